@@ -1,0 +1,1 @@
+"""measures: samples in, numbers out (numpy). Knows nothing else."""

@@ -1,0 +1,1 @@
+"""model: the exact networks, slow and plain. Knows no batch in flight."""

@@ -1,0 +1,1 @@
+"""reports: cost, QA and the page, from finished shards. Knows no GPU."""
