@@ -140,21 +140,28 @@ def read(path: Path) -> Settings:
     return load(content, where=str(path))
 
 
+def refuse_change(settings: Settings, run_dir: Path) -> None:
+    """Raise ConfigError if the RUN has shards and these settings would have shaped its songs differently."""
+    target = run_dir / "config.json"
+    if not target.exists() or not any((run_dir / "work").glob("*/*")):
+        return
+    old, new = json.loads(target.read_text(encoding="utf-8")), settings.model_dump()
+    changed = [key for key in SHAPING if old.get(key) != new[key]]
+    if changed:
+        raise ConfigError(
+            f"settings that shape songs changed after songs were made: {', '.join(changed)}",
+            where=str(target),
+            fix=f"put the old values back, or start a new RUN (setting `run`, now {settings.run!r})",
+        )
+
+
 def freeze(settings: Settings, run_dir: Path) -> None:
     """Write results/RUN/config.json, or refuse: what shapes songs may not change once the RUN has shards."""
+    refuse_change(settings, run_dir)
     target = run_dir / "config.json"
     new = settings.model_dump()
-    if target.exists():
-        old = json.loads(target.read_text(encoding="utf-8"))
-        if old == new:
-            return
-        changed = [key for key in SHAPING if old.get(key) != new[key]]
-        if changed and any((run_dir / "work").glob("*/*")):
-            raise ConfigError(
-                f"settings that shape songs changed after songs were made: {', '.join(changed)}",
-                where=str(target),
-                fix=f"put the old values back, or start a new RUN (setting `run`, now {settings.run!r})",
-            )
+    if target.exists() and json.loads(target.read_text(encoding="utf-8")) == new:
+        return
     run_dir.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".config.{os.getpid()}.json")
     temporary.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,33 @@
+# The front door: settings in, songs and a page out. The rules lie in workflow/rules, one file a stage.
+from snakemake.utils import min_version
+
+min_version("9.16")
+
+
+configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/model.smk"
+include: "workflow/rules/plan.smk"
+include: "workflow/rules/generate.smk"
+include: "workflow/rules/report.smk"
+
+
+localrules:
+    all,
+
+
+rule all:
+    input:
+        RUN / "plan/estimate.json",
+        expand(RUN / "qa/{shard}.parquet", shard=SHARDS),
+        expand(RUN / "reports/{name}", name=["report.html", "cost.json", "qa.json"]),
+
+
+onstart:
+    start_run()
+
+
+onerror:
+    print(HELP_AFTER_FAILURE)

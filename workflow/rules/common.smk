@@ -1,0 +1,52 @@
+# Settings, names and paths. Reads the settings only: never the manifest, so that a million songs parse as fast as ten.
+import os
+import sys
+from pathlib import Path
+
+import levo.settings
+from levo.errors import LevoError
+from snakemake.exceptions import WorkflowError
+
+# `python -m levo` in a rule is this checkout's code under the interpreter that runs Snakemake, on a node too.
+os.environ["PATH"] = os.pathsep.join(
+    [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+)
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [workflow.basedir, os.environ.get("PYTHONPATH")])
+)
+
+
+def friendly(call, *arguments, **named):
+    """Call and return; what a user can mend is said in three lines, without a traceback."""
+    try:
+        return call(*arguments, **named)
+    except LevoError as error:
+        raise WorkflowError(str(error)) from None
+
+
+settings = friendly(
+    levo.settings.load, config, where="config/config.yaml, --configfile or --config"
+)
+
+RUN = Path("results") / settings.run
+SHARDS = [f"{number:05d}" for number in range(settings.plan.n_shards)]
+MODEL = Path(settings.model)
+TINY_MODEL = Path("models/tiny")
+
+# Said at parsing, so that a dry run says it too, and "Nothing to be done" never hides an ignored change.
+friendly(levo.settings.refuse_change, settings, RUN)
+
+HELP_AFTER_FAILURE = f"""
+What was made is kept. Mend the cause, then run the same command again: only what is missing is made.
+  what happened   {RUN}/logs, and each attempt of a shard in {RUN}/work/NNNNN
+  locked?         add --unlock once, if no other snakemake works in this folder
+"""
+
+
+def start_run():
+    """The RUN keeps the settings that it is made with."""
+    friendly(levo.settings.freeze, settings, RUN)
+
+
+wildcard_constraints:
+    shard=r"\d{5}",
