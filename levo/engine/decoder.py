@@ -62,18 +62,28 @@ class Decoder:
         return done
 
     def _main_step(self) -> list[tuple[Request, Finished]]:
-        while self.queue and self.main.free and len(self.drafts) < WAITING_LIMIT:
-            request = self.queue.popleft()
-            self.main.enter(request)
-            self.book("prefill", [request.key])
+        done = self._admit()
         if not self.main.seats:
-            return []
+            return done
         live = self.main.live
         drafts, broken = self.main.tick()
         self.book("main", live)
         self.drafts += [draft for draft in drafts if draft.codes0]
-        empty = [_failed(draft.request, EMPTY) for draft in drafts if not draft.codes0]
-        return empty + [_failed(request, "logits of codebook 0 are not finite") for request in broken]
+        done += [_failed(draft.request, EMPTY) for draft in drafts if not draft.codes0]
+        return done + [_failed(request, "logits of codebook 0 are not finite") for request in broken]
+
+    def _admit(self) -> list[tuple[Request, Finished]]:
+        refused = []
+        longest = self.main.config.max_frames
+        while self.queue and self.main.free and len(self.drafts) < WAITING_LIMIT:
+            request = self.queue.popleft()
+            if request.max_frames > longest:
+                sentence = f"asks for up to {request.max_frames} frames; the model makes at most {longest}"
+                refused.append(_failed(request, sentence))
+                continue
+            self.main.enter(request)
+            self.book("prefill", [request.key])
+        return refused
 
 
 def _failed(request: Request, error: str) -> tuple[Request, Finished]:

@@ -4,7 +4,8 @@ Tensors only: which song sits in which slot, and when it may enter, is the sched
 Letters: P prefix positions, D = max delay, e frames of the song, G = gemm_rows, d width, C code size.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -35,17 +36,32 @@ Ended = tuple[Draft, np.ndarray, int]  # the draft, tokens int32 [3, e], the sub
 
 
 @dataclass
-class _Seat:
-    """What a slot holds of its song on the host."""
+class MainSeat:
+    """What a main slot holds on the host. prefix_sub: [2, P, d], for the sub phase."""
 
     request: Request
-    codes: list[list[int]]
-    draft: Draft | None = None
-    prefix_sub: Tensor | None = None
+    prefix_sub: Tensor
+    codes: list[int] = field(default_factory=list)
 
 
-class _Phase:
-    """Slots, their caches, their penalty windows and their seeds. One tick advances every live slot by one step."""
+@dataclass
+class SubSeat:
+    """What a sub slot holds on the host: the draft, and the codes [frames, 2] so far."""
+
+    draft: Draft
+    codes: list[list[int]] = field(default_factory=list)
+
+    @property
+    def request(self) -> Request:
+        """The song."""
+        return self.draft.request
+
+
+SeatT = TypeVar("SeatT", MainSeat, SubSeat)
+
+
+class _Phase(Generic[SeatT]):
+    """Slots and their caches. One tick advances every live slot by one step."""
 
     def __init__(self, lm: LM, layers: int, slots: int, gemm_rows: int, sampling_: Sampling) -> None:
         config, weight = lm.config, lm.transformer.lm_head.weight
@@ -53,11 +69,9 @@ class _Phase:
         self.device, self.dtype = weight.device, weight.dtype
         self.n_positions = config.prefix_len + config.max_frames + config.max_delay + 1
         self.cache = SlotCache(config, layers, slots, self.n_positions, weight)
-        self.seats: dict[int, _Seat] = {}
+        self.seats: dict[int, SeatT] = {}
         self.free = list(range(slots))
-        groups = gemm_rows // ROWS
-        self.keys = torch.zeros(groups, 2, dtype=torch.int64, device=self.device)
-        self.steps = torch.zeros(groups, dtype=torch.int64, device=self.device)
+        self.groups = gemm_rows // ROWS  # slots that a tick computes, live or not
 
     @property
     def live(self) -> list[int]:
@@ -73,24 +87,25 @@ class _Phase:
             rows[ROWS * slot : ROWS * slot + ROWS] = position
         return rows.to(self.device)
 
-    def _leave(self, slot: int) -> _Seat:
+    def _leave(self, slot: int) -> SeatT:
         self.free.append(slot)
         self.free.sort()
         return self.seats.pop(slot)
 
 
-class MainPhase(_Phase):
+class MainPhase(_Phase[MainSeat]):
     """Codebook 0, one tick a frame until EOS or the cap; then the known rest as one parallel chunk."""
 
     def __init__(self, lm: LM, pad_id: int, slots: int, gemm_rows: int, sampling_: Sampling) -> None:
         config = lm.config
         super().__init__(lm, config.num_layers, slots, gemm_rows, sampling_)
-        self.pad_id = pad_id
-        groups, C = gemm_rows // ROWS, config.code_size
+        self.pad_id, groups = pad_id, self.groups
         self.hidden = torch.zeros(slots, ROWS, self.n_positions, config.dim, dtype=self.dtype, device=self.device)
         self.inputs = torch.full((groups,), config.special, dtype=torch.int64, device=self.device)
         self.history = torch.full((groups, sampling_.window), config.special, dtype=torch.int64, device=self.device)
-        self.banned = torch.zeros(groups, C + 1, dtype=torch.bool, device=self.device)
+        self.banned = torch.zeros(groups, config.code_size + 1, dtype=torch.bool, device=self.device)
+        self.keys = torch.zeros(groups, 2, dtype=torch.int64, device=self.device)
+        self.steps = torch.zeros(groups, dtype=torch.int64, device=self.device)
         self.shared: dict[TextIds, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
 
     def enter(self, request: Request) -> None:
@@ -111,7 +126,7 @@ class MainPhase(_Phase):
             self.banned[slot, ids[ids < self.config.code_size]] = True
         self.keys[slot] = torch.tensor(split_seed(request.seed), device=self.device)
         self.steps[slot] = 0
-        self.seats[slot] = _Seat(request, codes=[[]], prefix_sub=torch.stack((sub, uncond_sub)))
+        self.seats[slot] = MainSeat(request, torch.stack((sub, uncond_sub)))
 
     def _unconditional(self, text: TextIds) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """k, v, hidden and sub prefix of the unconditional row: equal for all songs with the same style rule."""
@@ -126,7 +141,7 @@ class MainPhase(_Phase):
     def tick(self) -> tuple[list[Draft], list[Request]]:
         """One frame for every live slot. Returns the songs that ended here, and those whose logits were not finite."""
         P, C = self.config.prefix_len, self.config.code_size
-        positions = {slot: P + len(seat.codes[0]) for slot, seat in self.seats.items()}
+        positions = {slot: P + len(seat.codes) for slot, seat in self.seats.items()}
         x = self.lm.main_input(self.inputs.repeat_interleave(ROWS))
         hidden = self.lm.main(x, self._row_positions(positions), Tick(self.cache, positions))
         logits = sampling.guide(self.lm.head0(hidden), self.sampling.cfg)
@@ -138,7 +153,7 @@ class MainPhase(_Phase):
         broken: list[int] = []
         for slot, position in positions.items():
             self.hidden[slot, :, position] = hidden[ROWS * slot : ROWS * slot + ROWS]
-            codes, request = self.seats[slot].codes[0], self.seats[slot].request
+            codes, request = self.seats[slot].codes, self.seats[slot].request
             if not finite[slot]:
                 broken.append(slot)
                 continue
@@ -154,7 +169,7 @@ class MainPhase(_Phase):
 
     def _finish(self, slot: int, *, eos: bool) -> Draft:
         """The D positions behind the last tick hold known ids (EOS or the last frame, then SPECIAL): one chunk."""
-        config, codes = self.config, self.seats[slot].codes[0]
+        config, codes = self.config, self.seats[slot].codes
         start = config.prefix_len + len(codes) + (1 if eos else 0)
         ids = torch.full((config.max_delay,), config.special, dtype=torch.int64, device=self.device)
         ids[0] = config.eos if eos else codes[-1]
@@ -165,18 +180,17 @@ class MainPhase(_Phase):
         end = config.prefix_len + len(codes) + config.max_delay
         hidden = self.hidden[slot, :, :end].clone()
         seat = self._leave(slot)
-        assert seat.prefix_sub is not None
         return Draft(seat.request, codes, not eos, hidden, seat.prefix_sub, slot)
 
 
-class SubPhase(_Phase):
+class SubPhase(_Phase[SubSeat]):
     """Codebooks 1 and 2, one tick a frame, from the main hidden states; stops at the earliest EOS of all codebooks."""
 
     def __init__(self, lm: LM, slots: int, gemm_rows: int, sampling_: Sampling) -> None:
         super().__init__(lm, lm.config.num_layers_sub, slots, gemm_rows, sampling_)
-        groups, special = gemm_rows // ROWS, lm.config.special
-        self.inputs = torch.full((groups, 2), special, dtype=torch.int64, device=self.device)
-        self.history = torch.full((groups, 2, sampling_.window), special, dtype=torch.int64, device=self.device)
+        special, long = lm.config.special, torch.int64
+        self.inputs = torch.full((self.groups, 2), special, dtype=long, device=self.device)
+        self.history = torch.full((self.groups, 2, sampling_.window), special, dtype=long, device=self.device)
 
     def enter(self, draft: Draft) -> None:
         """Prefix and steps 0 .. D-1 hold only SPECIAL in codebooks 1 and 2: one parallel prefill of P + D positions."""
@@ -189,18 +203,16 @@ class SubPhase(_Phase):
             self.lm.sub(y, self._positions(0, n), Sequence(self.cache, slot, row, 0))
         self.inputs[slot] = config.special
         self.history[slot] = config.special
-        self.seats[slot] = _Seat(draft.request, codes=[[], []], draft=draft)
+        self.seats[slot] = SubSeat(draft)
 
     def tick(self) -> tuple[list[Ended], list[Request]]:
-        """One frame for every live slot. Returns (draft, tokens int32 [3, e], sub slot) of the ended, and the songs with broken logits."""
+        """One frame for every live slot. Returns the songs that ended here, and those whose logits were not finite."""
         config, C = self.config, self.config.code_size
         start = config.prefix_len + config.max_delay
-        positions = {slot: start + len(seat.codes[0]) for slot, seat in self.seats.items()}
+        positions = {slot: start + len(seat.codes) for slot, seat in self.seats.items()}
         hidden = torch.zeros(self.rows, config.dim, dtype=self.dtype, device=self.device)
         for slot, position in positions.items():
-            draft = self.seats[slot].draft
-            assert draft is not None
-            hidden[ROWS * slot : ROWS * slot + ROWS] = draft.hidden[:, position]
+            hidden[ROWS * slot : ROWS * slot + ROWS] = self.seats[slot].draft.hidden[:, position]
         ids = self.inputs.repeat_interleave(ROWS, dim=0)
         y = self.lm.sub_input(ids[:, 0], ids[:, 1], hidden)
         z = self.lm.sub(y, self._row_positions(positions), Tick(self.cache, positions))
@@ -214,20 +226,18 @@ class SubPhase(_Phase):
         ended: list[Ended] = []
         broken: list[Request] = []
         for slot, seat in list(self.seats.items()):
-            draft, pair = seat.draft, chosen[slot]
-            assert draft is not None
+            pair = chosen[slot]
             if not finite[slot]:
                 broken.append(self._leave(slot).request)
                 continue
-            self.inputs[slot] = torch.tensor(pair)
-            self.history[slot, :, len(seat.codes[0]) % self.sampling.window] = torch.tensor(pair)
-            is_eos = self.config.code_size in pair
+            written = torch.tensor(pair, device=self.device)
+            self.inputs[slot] = written
+            self.history[slot, :, len(seat.codes) % self.sampling.window] = written
+            is_eos = self.config.eos in pair
             if not is_eos:
-                for codes, code in zip(seat.codes, pair, strict=True):
-                    codes.append(code)
-            n_frames = len(seat.codes[0])
-            if is_eos or n_frames == len(draft.codes0):
-                tokens = np.array([draft.codes0[:n_frames], *seat.codes], dtype=np.int32)
-                ended.append((draft, tokens, slot))
+                seat.codes.append(pair)
+            if is_eos or len(seat.codes) == len(seat.draft.codes0):
+                rows = [seat.draft.codes0[: len(seat.codes)], *([codes[k] for codes in seat.codes] for k in (0, 1))]
+                ended.append((seat.draft, np.array(rows, dtype=np.int32), slot))
                 self._leave(slot)
         return ended, broken

@@ -82,5 +82,3 @@ class Book(Protocol):
 
 def no_book(stage: str, keys: Sequence[int]) -> None:
     """For callers that keep no ledger."""
-
-
