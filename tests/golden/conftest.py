@@ -1,16 +1,10 @@
 """Every golden test reports its largest deviation; pytest prints one line a number at the end of the run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
-
-# The golden numbers are float32 results of another operation order (upstream's batched GEMMs, other fusions). Upstream
-# itself differs by 1.9e-5 between its cached and its whole forward, and a second implementation by 5e-5; so 1e-4.
-BOUND = 1e-4
-
-Deviation = Callable[..., None]
-"""deviation(name, value, bound=BOUND): notes the number and fails when it is above the bound (0: must be exact)."""
+from golden.compare import BOUND, Deviation
 
 _noted: list[tuple[str, float, float]] = []
 
