@@ -31,7 +31,7 @@ def frame_steps(frames: int, delays: Sequence[int]) -> np.ndarray:
 
 
 def build(codes: np.ndarray, delays: Sequence[int], fill: int) -> tuple[np.ndarray, np.ndarray]:
-    """Codes [..., K, T >= 1] -> the sequence [..., K, S] with `fill` in unfilled cells; the mask [K, S] of filled ones."""
+    """Codes [..., K, T >= 1] -> sequence [..., K, S] with `fill` in unfilled cells, and mask [K, S] of filled ones."""
     at = step_frames(codes.shape[-1], delays)
     mask = at >= 0
     taken = np.take_along_axis(codes, np.broadcast_to(np.maximum(at, 0), (*codes.shape[:-2], *at.shape)), axis=-1)
