@@ -91,9 +91,7 @@ class CostSettings(_Section):
 
     gpus_per_node: int = Field(4, ge=1, description="GPUs of a node; all are billed.")
     cores_per_node: int = Field(288, ge=1, description="Cores of a node (GH200 x 4: 4 x 72).")
-    calibration: str = Field(
-        "config/calibration.brief.json", description="Speed file that estimates and plans read."
-    )
+    calibration: str = Field("config/calibration.brief.json", description="Speed file that estimates and plans read.")
 
 
 class Settings(_Section):
@@ -136,7 +134,9 @@ def read(path: Path) -> Settings:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"not readable as YAML: {error}", where=str(path), fix="mend that line") from None
     if not isinstance(content, dict):
-        raise ConfigError("settings must be a mapping of names to values", where=str(path), fix="see config/config.yaml")
+        raise ConfigError(
+            "settings must be a mapping of names to values", where=str(path), fix="see config/config.yaml"
+        )
     return load(content, where=str(path))
 
 

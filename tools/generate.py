@@ -17,7 +17,7 @@ def environment() -> str:
     """workflow/envs/levo.yaml: the same needs as pyproject.toml, for `snakemake --sdm conda`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = [
-        "# Generated from pyproject.toml by `make fix`. Used only with `--sdm conda`; the venv of `make setup` needs none.",
+        "# Generated from pyproject.toml by `make fix`. Only `--sdm conda` reads it; the venv of `make setup` does not.",
         "channels: [conda-forge, nodefaults]",
         "dependencies:",
         f'  - "python{project["requires-python"]}"',

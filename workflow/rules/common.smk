@@ -5,14 +5,15 @@ from pathlib import Path
 
 import levo.settings
 from levo.errors import LevoError
-from snakemake.exceptions import WorkflowError
 
 # `python -m levo` in a rule is this checkout's code under the interpreter that runs Snakemake, on a node too.
-os.environ["PATH"] = os.pathsep.join(
-    [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
-)
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    filter(None, [workflow.basedir, os.environ.get("PYTHONPATH")])
+os.environ.update(
+    PATH=os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    ),
+    PYTHONPATH=os.pathsep.join(
+        filter(None, [workflow.basedir, os.environ.get("PYTHONPATH")])
+    ),
 )
 
 
@@ -21,7 +22,7 @@ def friendly(call, *arguments, **named):
     try:
         return call(*arguments, **named)
     except LevoError as error:
-        raise WorkflowError(str(error)) from None
+        sys.exit(f"{error}")
 
 
 settings = friendly(
