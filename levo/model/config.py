@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from levo.errors import ModelError
+from levo.model.codec_config import CodecConfig, VAEConfig
 
 RMS_EPS = 1e-5  # fixed in upstream's code, not a config key (facts/lm.md section 1)
 PREFIX_ORDER = ["description", "prompt_audio", "type_info"]  # lyrics, audio prompt, style
@@ -104,6 +105,27 @@ class LMConfig:
                 fix="use a model with three codebooks of which the first has no delay",
             )
         return found
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shapes of a whole model. Raises ModelError when the codec has no place for an id of the language model."""
+
+    lm: LMConfig
+    codec: CodecConfig
+
+    def __post_init__(self) -> None:
+        if self.lm.code_size > self.codec.code_size:
+            raise ModelError(
+                f"{self.lm.code_size} audio codes, but the codec knows {self.codec.code_size}",
+                where="config.yaml and codec/flow.safetensors",
+                fix="use the language model and the codec of the same checkpoint",
+            )
+
+    @property
+    def vae(self) -> VAEConfig:
+        """Shapes of the codec's VAE."""
+        return self.codec.vae
 
 
 def _get(config: Mapping[str, Any], path: str) -> Any:

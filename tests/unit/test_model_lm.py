@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 from levo.errors import ModelError
-from levo.model.config import LMConfig
+from levo.model.codec_config import CodecConfig, VAEConfig
+from levo.model.config import LMConfig, ModelConfig
 from levo.model.lm import LM, RMSNorm, causal_attend, rope_tables, rotate, unused_tensors
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "lm" / "meta.json"
@@ -76,6 +78,15 @@ def test_config_of_another_network_is_refused(section: str, key: str, value: Any
     config[section][key] = value
     with pytest.raises(ModelError):
         LMConfig.from_upstream(config)
+
+
+def test_codec_with_fewer_codes_than_the_language_model_is_refused() -> None:
+    vae = VAEConfig(10, 2, 4, (1, 2), (2, 4), 200)
+    codec = CodecConfig(4, 10, 16, 63, 8, 56, 4, 3, 112, 24, 40, 31, 47, vae)
+    lm = LMConfig.from_upstream(upstream_config())
+    with pytest.raises(ModelError, match="64 audio codes, but the codec knows 63"):
+        ModelConfig(lm, codec)
+    assert ModelConfig(lm, replace(codec, code_size=64)).vae is vae
 
 
 def test_state_is_taken_with_and_without_the_unused_tensors() -> None:
