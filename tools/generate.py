@@ -21,7 +21,8 @@ Generated from `levo/settings.py` by `make fix`.
 
 `config.yaml` holds every setting with its default. Your own values go on the command line (`--config run=mine seed=1`,
 a section as `--config plan='{{n_shards: 8}}'`) or in a file of your own (`--configfile mine.yaml`), which needs only
-what differs. A wrong name is refused with the nearest right one. Where it runs is said by a [profile](../profiles/README.md).
+what differs. A wrong name is refused with the nearest right one. Where it runs is said by a
+[profile](../profiles/README.md).
 
 These shape the songs and cannot change once a RUN has shards: {shaping}.
 
