@@ -116,7 +116,7 @@ def render(
 ) -> Tensor:
     """One audio file: tokens [3, T] -> samples float32 [2, T samples_per_frame], exactly.
 
-    decode: latents [latent, W] -> samples, normally `VAE.decode`. Raises ModelError as `stem_codes` does.
+    decode: latents [latent, W] -> samples, normally the VAE. Raises ModelError as `stem_codes` does.
     """
     vocal, bgm = stem_codes(flow.config, tokens, stem)
     n_frames, rate, n_skip = len(vocal), flow.config.vae.samples_per_frame, 0

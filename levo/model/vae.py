@@ -84,6 +84,10 @@ class VAE(nn.Module):
         take_over(vae, fold_weight_norm(without(state, UNUSED)), "vae.safetensors")
         return vae.to(dtype)
 
+    def forward(self, latents: Tensor) -> Tensor:
+        """As `decode`."""
+        return self.decode(latents)
+
     def decode(self, latents: Tensor) -> Tensor:
         """Latents [latent, W] -> samples [2, W samples_per_frame] float32, in one piece."""
         weight = next(self.parameters())
