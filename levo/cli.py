@@ -79,16 +79,26 @@ def check(
     else:
         chosen = settings.of_run(out.parent) if (out.parent / "config.json").exists() else DEFAULTS
     summary = check_manifest(manifest, out, TextEncoder(model or Path(chosen.model)), chosen)
-    print(f"{summary.n_songs} songs: {out / 'songs.parquet'}")
+    print(f"{summary.n_songs} songs, about {summary.predicted_hours:.1f} hours of audio: {out / 'songs.parquet'}")
+    if summary.lyrics_ignored:
+        print(f"{summary.lyrics_ignored} bgm songs have lyrics, which the model does not read")
     reasons = ", ".join(f"{reason} {n}" for reason, n in sorted(summary.by_reason.items()))
     if summary.n_rejected:
         print(f"{summary.n_rejected} rows rejected ({reasons}): {out / 'rejected.parquet'}")
     if not summary.n_songs:
         raise ManifestError(
-            f"no song is left: {summary.n_rejected} rows, {reasons or 'all empty'}",
+            f"no song is left: {summary.n_rejected} rows rejected ({reasons})" if reasons else "no row in it",
             where=str(manifest),
-            fix=f"mend the rows; `levo check {manifest} --out DIR` writes each one's reason and remedy",
+            fix=_first_remedies(out / "rejected.parquet"),
         )
+
+
+def _first_remedies(rejected: Path, n: int = 3) -> str:
+    """The first refused rows in words: Snakemake deletes the files of a check that failed."""
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(rejected, columns=["line", "sentence", "fix"]).slice(0, n).to_pylist()
+    return "\n         ".join(f"line {row['line']}: {row['sentence']} {row['fix']}" for row in rows) or "add rows"
 
 
 @app.command()
@@ -192,7 +202,8 @@ def fit_length(
     """Fit the length prediction to songs that were made."""
     from levo.songs.length import fit_file
 
-    print(fit_file(provenance, out))
+    fitted = fit_file(provenance, out)
+    print(f"{out}: fitted to {fitted.fitted_songs} songs, error {fitted.rms_s or 0:.1f} s (root mean square)")
 
 
 @model_app.command("tiny")

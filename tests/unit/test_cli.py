@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from levo import __version__, cli, settings
@@ -90,7 +92,15 @@ def test_start_makes_a_run_from_a_settings_file(levo: Levo, tmp_path: Path, monk
 def check_gives(room: Callable[..., None], n_songs: int, by_reason: dict[str, int], seen: dict[str, Any]) -> None:
     def check(manifest: Path, out: Path, encoder: object, chosen: settings.Settings) -> SimpleNamespace:
         seen.update(encoder=encoder, settings=chosen)
-        return SimpleNamespace(n_songs=n_songs, n_rejected=sum(by_reason.values()), by_reason=by_reason)
+        row = {"line": 7, "sentence": "Lyrics are missing.", "fix": "Add them."}
+        pq.write_table(pa.Table.from_pylist([row] * sum(by_reason.values()) or [row]), out / "rejected.parquet")
+        return SimpleNamespace(
+            n_songs=n_songs,
+            n_rejected=sum(by_reason.values()),
+            by_reason=by_reason,
+            lyrics_ignored=0,
+            predicted_hours=0.5,
+        )
 
     room("levo.songs.manifest", check=check)
     room("levo.songs.text", TextEncoder=lambda model: model)
@@ -109,13 +119,15 @@ def test_check_with_some_rejected_rows_says_how_many_why_and_where(
 def test_check_with_no_song_left_is_an_input_error(levo: Levo, room: Callable[..., None], tmp_path: Path) -> None:
     check_gives(room, 0, {"no_lyrics": 2}, {})
     code, _, err = levo("check", "m.jsonl", "--out", tmp_path)
-    assert code == EXIT_INPUT and "no song is left: 2 rows, no_lyrics 2" in err and "m.jsonl" in err
+    assert code == EXIT_INPUT and "no song is left: 2 rows rejected (no_lyrics 2)" in err and "m.jsonl" in err
+    assert err.count("line 7: Lyrics are missing. Add them.") == 2
 
 
 def test_check_reads_the_settings_of_the_run_around_it(levo: Levo, room: Callable[..., None], tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
     check_gives(room, 1, {}, seen)
     settings.freeze(settings.load({"seed": 5, "model": "models/other"}), tmp_path)
+    (tmp_path / "manifest").mkdir()
     levo("check", "m.jsonl", "--out", tmp_path / "manifest")
     assert seen["settings"].seed == 5 and seen["encoder"] == Path("models/other")
     levo("check", "m.jsonl", "--out", tmp_path / "manifest", "--model", "models/third")
@@ -125,7 +137,7 @@ def test_check_reads_the_settings_of_the_run_around_it(levo: Levo, room: Callabl
 def test_check_outside_a_run_takes_the_defaults(levo: Levo, room: Callable[..., None], tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
     check_gives(room, 1, {}, seen)
-    levo("check", "m.jsonl", "--out", tmp_path / "manifest")
+    levo("check", "m.jsonl", "--out", tmp_path)
     assert seen["settings"] == settings.Settings()
 
 

@@ -6,6 +6,7 @@ rule check:
     input:
         manifest=settings.manifest,
         model=MODEL / "model.json",
+        lengths=settings.plan.length_model or [],
     output:
         songs=update(RUN / "manifest/songs.parquet"),
         rejected=update(RUN / "manifest/rejected.parquet"),
