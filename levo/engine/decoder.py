@@ -1,28 +1,40 @@
 """Rolling admission over main and sub slots: requests in, tokens out.
 
 When a song ends, the next one is prefilled into its slot while the others go on. The sub phase goes first, so that
-songs leave as early as they can; at most WAITING_LIMIT songs wait between the phases (design: The engine, 2).
+songs leave as early as they can; at most WAITING_LIMIT songs wait between the phases (design: The engine, 2). A song
+enters when the forecast of everybody's pages fits; if the forecast was wrong, the newest song in the main phase goes
+back to the queue and starts again from its prefix, which gives the same bits.
 """
 
 from collections import deque
 
-from levo.engine.phases import Draft, MainPhase, SubPhase
-from levo.engine.request import Book, Finished, Request, Sampling
-from levo.model.lm import LM
+from levo.engine.forecast import Ahead, Costs, fits
+from levo.engine.pages import PAGE
+from levo.engine.phases import Draft, MainPhase, Phase, Setup, SubPhase
+from levo.engine.request import Book, Finished, Request
 
 WAITING_LIMIT = 8
 EMPTY = "the model ended the song before its first frame"
+BROKEN = "logits are not finite"
+
+Done = tuple[Request, Finished]
 
 
 class Decoder:
-    """The language model's side of the engine."""
+    """The language model's side of the engine. sync_ticks: ticks of a phase between two looks at the device."""
 
-    def __init__(self, lm: LM, pad_id: int, slots: int, gemm_rows: int, sampling: Sampling, book: Book) -> None:
-        self.book = book
+    def __init__(self, setup: Setup, slots: int, sync_ticks: int, book: Book) -> None:
+        self.book, self.setup, self.sync_ticks = book, setup, sync_ticks
         self.queue: deque[Request] = deque()
         self.drafts: deque[Draft] = deque()
-        self.main = MainPhase(lm, pad_id, slots, gemm_rows, sampling)
-        self.sub = SubPhase(lm, slots, gemm_rows, sampling)
+        self.main, self.sub = MainPhase(setup, slots), SubPhase(setup, slots)
+        config = setup.config
+        n_shared = config.prefix_len // PAGE
+        self.costs = Costs(
+            config.prefix_len, config.max_delay, self.main.kv.parts, self.sub.kv.parts, n_shared
+        )
+        self.n_admitted = 0
+        self.n_preempted = 0
 
     @property
     def live(self) -> int:
@@ -31,60 +43,97 @@ class Decoder:
 
     @property
     def room(self) -> int:
-        """Songs that could enter a main slot at the next step."""
+        """Songs that it would like to be given now."""
         if len(self.drafts) >= WAITING_LIMIT:
             return 0
         return max(0, len(self.main.free) - len(self.queue))
 
-    def step(self) -> list[tuple[Request, Finished]]:
-        """At most one sub tick and one main tick. Returns the songs that have their tokens, or have failed."""
+    def step(self) -> list[Done]:
+        """sync_ticks ticks of each phase at most. Returns the songs that have their tokens, or have failed."""
         return self._sub_step() + self._main_step()
 
-    def _sub_step(self) -> list[tuple[Request, Finished]]:
-        while self.drafts and self.sub.free:
+    def _sub_step(self) -> list[Done]:
+        while self.drafts and self.sub.free and self._secure(self.sub.parts_to_enter()):
             draft = self.drafts.popleft()
-            self.sub.enter(draft)
+            self.sub.enter(draft, self._order())
             self.book("prefill", [draft.request.key])
-        if not self.sub.seats:
-            return []
-        live = self.sub.live
-        ended, broken = self.sub.tick()
-        self.book("sub", live)
-        done = [_failed(request, "logits of codebooks 1 and 2 are not finite") for request in broken]
-        for draft, tokens, slot in ended:
-            request = draft.request
-            if tokens.shape[1]:
-                stop_reason = "cap" if draft.at_cap and tokens.shape[1] == len(draft.codes0) else "eos"
-                finished = Finished(request.key, None, tokens, stop_reason, draft.main_slot, slot)
-                done.append((request, finished))
-            else:
-                done.append(_failed(request, EMPTY))
+        ended, broken = self._run(self.sub, "sub")
+        done = [_failed(self.sub.leave(slot).request, BROKEN) for slot in broken]
+        for slot in ended:
+            draft, tokens, _ = self.sub.finish(slot)
+            if tokens.shape[1] == 0:
+                done.append(_failed(draft.request, EMPTY))
+                continue
+            stop_reason = "cap" if draft.at_cap and tokens.shape[1] == len(draft.codes0) else "eos"
+            key = draft.request.key
+            done.append((draft.request, Finished(key, None, tokens, stop_reason, draft.main_slot, slot)))
         return done
 
-    def _main_step(self) -> list[tuple[Request, Finished]]:
+    def _main_step(self) -> list[Done]:
         done = self._admit()
-        if not self.main.seats:
-            return done
-        live = self.main.live
-        drafts, broken = self.main.tick()
-        self.book("main", live)
-        self.drafts += [draft for draft in drafts if draft.codes0]
-        done += [_failed(draft.request, EMPTY) for draft in drafts if not draft.codes0]
-        return done + [_failed(request, "logits of codebook 0 are not finite") for request in broken]
+        ended, broken = self._run(self.main, "main")
+        done += [_failed(self.main.leave(slot).request, BROKEN) for slot in broken]
+        for slot in ended:
+            seat = self.main.seats[slot]
+            if seat.count == 0:
+                done.append(_failed(self.main.leave(slot).request, EMPTY))
+                continue
+            self._secure(self.main.parts_to_finish(slot), keep=slot)
+            self.drafts.append(self.main.finish(slot))
+            self.book("main", [seat.request.key])
+        return done
 
-    def _admit(self) -> list[tuple[Request, Finished]]:
+    def _run(self, phase: Phase, stage: str) -> tuple[list[int], list[int]]:
+        self._secure(phase.need(self.sync_ticks))
+        if not phase.seats:
+            return [], []
+        live = phase.live
+        phase.run(self.sync_ticks)
+        ended = phase.ended()
+        self.book(stage, live)
+        return ended
+
+    def _admit(self) -> list[Done]:
         refused = []
-        longest = self.main.config.max_frames
+        longest = self.setup.config.max_frames
         while self.queue and self.main.free and len(self.drafts) < WAITING_LIMIT:
-            request = self.queue.popleft()
+            request = self.queue[0]
             if request.max_frames > longest:
                 sentence = f"asks for up to {request.max_frames} frames; the model makes at most {longest}"
-                refused.append(_failed(request, sentence))
+                refused.append(_failed(self.queue.popleft(), sentence))
                 continue
-            self.main.enter(request)
+            if not self._fits(request):
+                break
+            self.main.enter(self.queue.popleft(), self._order())
             self.book("prefill", [request.key])
         return refused
 
+    def _fits(self, request: Request) -> bool:
+        """Whether the pools will hold everybody's pages when this song is in too. A song alone always enters."""
+        songs = [Ahead(False, 0, request.predicted_frames)]
+        songs += [Ahead(False, seat.count, seat.request.predicted_frames) for seat in self.main.seats.values()]
+        songs += [Ahead(True, 0, len(draft.codes0)) for draft in self.drafts]
+        songs += [Ahead(True, seat.count, seat.cap) for seat in self.sub.seats.values()]
+        if len(songs) == 1:
+            return True
+        n_units = self.setup.kv.n_parts - self.main.n_shared_units
+        return fits(songs, self.costs, n_units, self.setup.hidden.n_parts)
 
-def _failed(request: Request, error: str) -> tuple[Request, Finished]:
+    def _secure(self, n_units: int, keep: int | None = None) -> bool:
+        """Make room for n units by sending the newest main songs back to the queue. False when that is not enough."""
+        while len(self.setup.kv.free) < n_units:
+            others = [slot for slot in self.main.seats if slot != keep]
+            if not others:
+                return False
+            newest = max(others, key=lambda slot: self.main.seats[slot].order)
+            self.queue.appendleft(self.main.leave(newest).request)
+            self.n_preempted += 1
+        return True
+
+    def _order(self) -> int:
+        self.n_admitted += 1
+        return self.n_admitted
+
+
+def _failed(request: Request, error: str) -> Done:
     return request, Finished(request.key, error)

@@ -1,243 +1,316 @@
 """The two phases of a song (design: The engine, 1): main makes codebook 0, sub makes codebooks 1 and 2.
 
-Tensors only: which song sits in which slot, and when it may enter, is the scheduler's business.
-Letters: P prefix positions, D = max delay, e frames of the song, G = gemm_rows, d width, C code size.
+Tensors and pages only: which song may enter, and when, is the decoder's business.
+Letters: P prefix positions, D = max delay, e frames of the song, R = gemm_rows, d width, C code size.
 """
 
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
-from levo.engine import sampling
-from levo.engine.cache import ROWS, Sequence, SlotCache, Tick
+from levo.engine.graph import Graph
+from levo.engine.pages import PAGE, Pool, Table, get_hidden, layers_per_unit, pages_for, put_hidden
 from levo.engine.philox import split_seed
+from levo.engine.prefill import Sequence
 from levo.engine.request import Request, Sampling
-from levo.model.lm import LM
+from levo.engine.slots import Slots
+from levo.engine.stack import Stack
+from levo.engine.twins import ROWS
+from levo.model.config import LMConfig
+from levo.model.lm import LM, Transformer
 from levo.model.prefix import prefix
 from levo.songs.text import TextIds
+
+Pages = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What both phases are built from: the model, where memory comes from, and how a tick runs."""
+
+    lm: LM
+    pad_id: int
+    gemm_rows: int
+    sampling: Sampling
+    kv: Pool
+    hidden: Pool
+    ops: ModuleType
+    captured: bool
+
+    @property
+    def config(self) -> LMConfig:
+        """Shapes of the language model."""
+        return self.lm.config
+
+    @property
+    def n_positions(self) -> int:
+        """Positions of the longest song."""
+        return self.config.prefix_len + self.config.max_frames + self.config.max_delay + 1
+
+
+@dataclass
+class Held:
+    """Hidden pages of one row of a song between the phases."""
+
+    shared: Pages
+    own: Pages
 
 
 @dataclass
 class Draft:
-    """A song after the main phase. codes0 [e]; hidden [2, P + e + D, d]; prefix_sub [2, P, d]."""
+    """A song after the main phase: its codebook 0 and its main hidden states of P + e + D positions."""
 
     request: Request
     codes0: list[int]
     at_cap: bool
-    hidden: Tensor
+    hidden: tuple[Held, Held]
     prefix_sub: Tensor
     main_slot: int
 
 
-Ended = tuple[Draft, np.ndarray, int]  # the draft, tokens int32 [3, e], the sub slot
-
-
 @dataclass
-class MainSeat:
-    """What a main slot holds on the host. prefix_sub: [2, P, d], for the sub phase."""
+class Seat:
+    """What a slot holds on the host. count: frames at the last look.  order: rises with every admission."""
 
     request: Request
-    prefix_sub: Tensor
-    codes: list[int] = field(default_factory=list)
+    cap: int
+    order: int
+    count: int = 0
+    prefix_sub: Tensor | None = None
+    draft: Draft | None = None
 
 
-@dataclass
-class SubSeat:
-    """What a sub slot holds on the host: the draft, and the codes [frames, 2] so far."""
+@dataclass(frozen=True)
+class _Prefix:
+    """Pages and sub prefix that all songs with the same unconditional text share."""
 
-    draft: Draft
-    codes: list[list[int]] = field(default_factory=list)
-
-    @property
-    def request(self) -> Request:
-        """The song."""
-        return self.draft.request
+    kv: Pages
+    hidden: Pages
+    sub: Tensor
 
 
-SeatT = TypeVar("SeatT", MainSeat, SubSeat)
+class Phase:
+    """Slots, their pages, and the captured tick."""
 
-
-class _Phase(Generic[SeatT]):
-    """Slots and their caches. One tick advances every live slot by one step."""
-
-    def __init__(self, lm: LM, layers: int, slots: int, gemm_rows: int, sampling_: Sampling) -> None:
-        config, weight = lm.config, lm.transformer.lm_head.weight
-        self.lm, self.config, self.sampling, self.rows = lm, config, sampling_, gemm_rows
-        self.device, self.dtype = weight.device, weight.dtype
-        self.n_positions = config.prefix_len + config.max_frames + config.max_delay + 1
-        self.cache = SlotCache(config, layers, slots, self.n_positions, weight)
-        self.seats: dict[int, SeatT] = {}
+    def __init__(self, setup: Setup, transformer: Transformer, books: int, base: int, slots: int) -> None:
+        config, n_pages = setup.config, pages_for(setup.n_positions)
+        device = setup.kv.data.device
+        self.setup, self.config, self.transformer = setup, config, transformer
+        groups = setup.gemm_rows // ROWS
+        self.slots = Slots.empty(
+            groups, books, base, config.max_frames, setup.sampling.window, config.code_size, device
+        )
+        parts = len(transformer.layers) // layers_per_unit(config)
+        self.kv = Table(setup.kv, setup.gemm_rows, n_pages, parts)
+        self.hidden = Table(setup.hidden, setup.gemm_rows, n_pages, 1)
+        heads = (config.num_heads, config.head_dim)
+        self.stack = Stack(transformer, setup.ops, setup.n_positions, heads)
+        self.scratch = setup.ops.scratch(setup.gemm_rows, *heads, setup.n_positions, device)
+        self.shared: dict[TextIds, _Prefix] = {}
+        self.seats: dict[int, Seat] = {}
         self.free = list(range(slots))
-        self.groups = gemm_rows // ROWS  # slots that a tick computes, live or not
+        self.graph = Graph(self._tick, device, captured=setup.captured)
+
+    def _tick(self) -> None:
+        raise NotImplementedError
 
     @property
     def live(self) -> list[int]:
         """Keys of the songs in the slots."""
         return [seat.request.key for seat in self.seats.values()]
 
+    def need(self, n_ticks: int) -> int:
+        """Units that the next n ticks take from the pool."""
+        short = 0
+        for slot, seat in self.seats.items():
+            end = self.slots.base + min(seat.count + n_ticks, seat.cap)
+            short += sum(max(0, pages_for(end) - self.kv.n_pages(row)) for row in rows_of(slot))
+        return short * self.kv.parts
+
+    def run(self, n_ticks: int) -> None:
+        """n ticks without the host, then look at the slots. Pages are assigned before."""
+        for slot, seat in self.seats.items():
+            end = self.slots.base + min(seat.count + n_ticks, seat.cap)
+            for row in rows_of(slot):
+                self._grow(row, end)
+        self.kv.upload()
+        self.hidden.upload()
+        for _ in range(n_ticks):
+            self.graph.run()
+
+    def _grow(self, row: int, n_positions: int) -> None:
+        self.kv.grow(row, n_positions)
+
+    def ended(self) -> tuple[list[int], list[int]]:
+        """Slots whose song ended in the last ticks, and slots whose logits were not finite. Waits for the device."""
+        live, count, _, failed = self.slots.state.tolist()
+        for slot, seat in self.seats.items():
+            seat.count = count[slot]
+        over = [slot for slot in self.seats if not live[slot]]
+        return [slot for slot in over if not failed[slot]], [slot for slot in over if failed[slot]]
+
     def _positions(self, start: int, n: int) -> Tensor:
-        return torch.arange(start, start + n, device=self.device)
+        return torch.arange(start, start + n, device=self.slots.live.device)
 
-    def _row_positions(self, positions: dict[int, int]) -> Tensor:
-        rows = torch.zeros(self.rows, dtype=torch.int64)
-        for slot, position in positions.items():
-            rows[ROWS * slot : ROWS * slot + ROWS] = position
-        return rows.to(self.device)
+    def _pass(self, x: Tensor, row: int, start: int) -> Tensor:
+        """A parallel pass of x [n, d] at positions start ... of one row."""
+        return self.transformer(x, self._positions(start, len(x)), Sequence(self.kv, row, start))
 
-    def _leave(self, slot: int) -> SeatT:
+    def _start(self, slot: int, cap: int) -> None:
+        slots = self.slots
+        slots.inputs[slot] = self.config.special
+        slots.history[slot] = self.config.special
+        slots.count[slot] = 0
+        slots.cap[slot] = cap
+        slots.failed[slot] = 0
+        slots.live[slot] = 1
+
+    def leave(self, slot: int) -> Seat:
+        """Give the slot and its pages back."""
+        self.slots.live[slot] = 0
+        for row in rows_of(slot):
+            self.kv.drop(row)
+            self.hidden.drop(row)
         self.free.append(slot)
         self.free.sort()
         return self.seats.pop(slot)
 
 
-class MainPhase(_Phase[MainSeat]):
+def rows_of(slot: int) -> tuple[int, int]:
+    """The conditional and the unconditional row of a slot."""
+    return ROWS * slot, ROWS * slot + 1
+
+
+class MainPhase(Phase):
     """Codebook 0, one tick a frame until EOS or the cap; then the known rest as one parallel chunk."""
 
-    def __init__(self, lm: LM, pad_id: int, slots: int, gemm_rows: int, sampling_: Sampling) -> None:
-        config = lm.config
-        super().__init__(lm, config.num_layers, slots, gemm_rows, sampling_)
-        self.pad_id, groups = pad_id, self.groups
-        self.hidden = torch.zeros(slots, ROWS, self.n_positions, config.dim, dtype=self.dtype, device=self.device)
-        self.inputs = torch.full((groups,), config.special, dtype=torch.int64, device=self.device)
-        self.history = torch.full((groups, sampling_.window), config.special, dtype=torch.int64, device=self.device)
-        self.banned = torch.zeros(groups, config.code_size + 1, dtype=torch.bool, device=self.device)
-        self.keys = torch.zeros(groups, 2, dtype=torch.int64, device=self.device)
-        self.steps = torch.zeros(groups, dtype=torch.int64, device=self.device)
-        self.shared: dict[TextIds, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
+    def __init__(self, setup: Setup, slots: int) -> None:
+        super().__init__(setup, setup.lm.main, 1, setup.config.prefix_len, slots)
 
-    def enter(self, request: Request) -> None:
+    def _tick(self) -> None:
+        ids = self.slots.inputs[:, 0].repeat_interleave(ROWS)
+        hidden = self.stack.tick(self.setup.lm.main_input(ids), self.kv, self.slots, self.scratch)
+        self.setup.ops.store_hidden(hidden, self.hidden, self.slots)
+        self.setup.ops.sample_main(self.setup.lm.head0(hidden), self.slots, self.setup.sampling)
+
+    def _grow(self, row: int, n_positions: int) -> None:
+        self.kv.grow(row, n_positions)
+        self.hidden.grow(row, n_positions)
+
+    def enter(self, request: Request, order: int) -> None:
         """Prefill the song's P prefix positions into a free slot."""
         slot, P = self.free.pop(0), self.config.prefix_len
-        conditioning = request.conditioning
-        main, sub = prefix(self.lm, conditioning.cond, request.prompt, self.pad_id)
-        positions = self._positions(0, P)
-        self.hidden[slot, 0, :P] = self.lm.main(main, positions, Sequence(self.cache, slot, 0, 0))
-        k, v, hidden, uncond_sub = self._unconditional(conditioning.uncond)
-        self.cache.k[:, slot, 1, :, :P], self.cache.v[:, slot, 1, :, :P] = k, v
-        self.hidden[slot, 1, :P] = hidden
-        self.inputs[slot] = self.config.special
-        self.history[slot] = self.config.special
-        self.banned[slot] = False
+        cond, uncond = rows_of(slot)
+        text = request.conditioning
+        main, sub = prefix(self.setup.lm, text.cond, request.prompt, self.setup.pad_id)
+        self._grow(cond, P)
+        put_hidden(self.hidden, cond, 0, self._pass(main, cond, 0))
+        shared = self._unconditional(text.uncond)
+        begin_with(self.kv, uncond, shared.kv, P)
+        begin_with(self.hidden, uncond, shared.hidden, P)
+        self.slots.banned[slot] = 0
         if request.prompt is not None:
-            ids = torch.from_numpy(np.unique(request.prompt[0])).to(self.device, torch.int64)
-            self.banned[slot, ids[ids < self.config.code_size]] = True
-        self.keys[slot] = torch.tensor(split_seed(request.seed), device=self.device)
-        self.steps[slot] = 0
-        self.seats[slot] = MainSeat(request, torch.stack((sub, uncond_sub)))
+            ids = torch.from_numpy(np.unique(request.prompt[0])).long().to(self.slots.banned.device)
+            self.slots.banned[slot, ids[ids < self.config.code_size]] = 1
+        self.slots.keys[slot] = torch.tensor(split_seed(request.seed)).to(self.slots.keys.device)
+        self._start(slot, request.max_frames)
+        self.seats[slot] = Seat(request, request.max_frames, order, prefix_sub=torch.stack((sub, shared.sub)))
 
-    def _unconditional(self, text: TextIds) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """k, v, hidden and sub prefix of the unconditional row: equal for all songs with the same style rule."""
+    def _unconditional(self, text: TextIds) -> _Prefix:
+        """Prefix of the unconditional row: it depends on no song, so it is computed once and its pages are shared."""
         if text not in self.shared:
-            P, config = self.config.prefix_len, self.config
-            cache = SlotCache(config, config.num_layers, 1, P, self.hidden)
-            main, sub = prefix(self.lm, text, None, self.pad_id)
-            hidden = self.lm.main(main, self._positions(0, P), Sequence(cache, 0, 1, 0))
-            self.shared[text] = (cache.k[:, 0, 1], cache.v[:, 0, 1], hidden, sub)
+            P, lm = self.config.prefix_len, self.setup.lm
+            kv = Table(self.setup.kv, 1, pages_for(P), self.kv.parts)
+            hidden = Table(self.setup.hidden, 1, pages_for(P), 1)
+            kv.grow(0, P)
+            hidden.grow(0, P)
+            main, sub = prefix(lm, text, None, self.setup.pad_id)
+            put_hidden(hidden, 0, 0, lm.main(main, self._positions(0, P), Sequence(kv, 0, 0)))
+            self.shared[text] = _Prefix(kv.owned[0], hidden.owned[0], sub)
         return self.shared[text]
 
-    def tick(self) -> tuple[list[Draft], list[Request]]:
-        """One frame for every live slot. Returns the songs that ended here, and those whose logits were not finite."""
-        P, C = self.config.prefix_len, self.config.code_size
-        positions = {slot: P + len(seat.codes) for slot, seat in self.seats.items()}
-        x = self.lm.main_input(self.inputs.repeat_interleave(ROWS))
-        hidden = self.lm.main(x, self._row_positions(positions), Tick(self.cache, positions))
-        logits = sampling.guide(self.lm.head0(hidden), self.sampling.cfg)
-        finite = torch.isfinite(logits).all(dim=1).tolist()
-        logits = sampling.penalise(logits, self.history, self.sampling.penalty, C).masked_fill(self.banned, -torch.inf)
-        ids = sampling.draw(logits, self.sampling.temperature, self.sampling.top_k, self.keys, self.steps)
-        chosen = ids.clamp(max=C).tolist()
-        ended: list[int] = []
-        broken: list[int] = []
-        for slot, position in positions.items():
-            self.hidden[slot, :, position] = hidden[ROWS * slot : ROWS * slot + ROWS]
-            codes, request = self.seats[slot].codes, self.seats[slot].request
-            if not finite[slot]:
-                broken.append(slot)
-                continue
-            self.inputs[slot] = chosen[slot]
-            self.history[slot, len(codes) % self.sampling.window] = chosen[slot]
-            self.steps[slot] += 1
-            if chosen[slot] < C:
-                codes.append(chosen[slot])
-            if chosen[slot] == C or len(codes) == request.max_frames:
-                ended.append(slot)
-        drafts = [self._finish(slot, eos=chosen[slot] == C) for slot in ended]
-        return drafts, [self._leave(slot).request for slot in broken]
+    @property
+    def n_shared_units(self) -> int:
+        """Units of the pool that hold unconditional prefixes."""
+        return sum(len(prefix_.kv) * self.kv.parts for prefix_ in self.shared.values())
 
-    def _finish(self, slot: int, *, eos: bool) -> Draft:
+    def parts_to_finish(self, slot: int) -> int:
+        """Units that the chunk behind the song's end takes."""
+        end = self.slots.base + self.seats[slot].count + 1 + self.config.max_delay
+        return sum(max(0, pages_for(end) - self.kv.n_pages(row)) for row in rows_of(slot)) * self.kv.parts
+
+    def finish(self, slot: int) -> Draft:
         """The D positions behind the last tick hold known ids (EOS or the last frame, then SPECIAL): one chunk."""
-        config, codes = self.config, self.seats[slot].codes
-        start = config.prefix_len + len(codes) + (1 if eos else 0)
-        ids = torch.full((config.max_delay,), config.special, dtype=torch.int64, device=self.device)
-        ids[0] = config.eos if eos else codes[-1]
-        x, positions = self.lm.main_input(ids), self._positions(start, config.max_delay)
-        for row in range(ROWS):
-            out = self.lm.main(x, positions, Sequence(self.cache, slot, row, start))
-            self.hidden[slot, row, start : start + config.max_delay] = out
-        end = config.prefix_len + len(codes) + config.max_delay
-        hidden = self.hidden[slot, :, :end].clone()
-        seat = self._leave(slot)
-        return Draft(seat.request, codes, not eos, hidden, seat.prefix_sub, slot)
+        config, seat, lm = self.config, self.seats[slot], self.setup.lm
+        codes = self.slots.codes[slot, 0, : seat.count].tolist()
+        at_cap = seat.count == seat.cap
+        start = config.prefix_len + seat.count + (0 if at_cap else 1)
+        device = self.slots.live.device
+        ids = torch.full((config.max_delay,), config.special, dtype=torch.int64, device=device)
+        ids[0] = codes[-1] if at_cap else config.eos
+        held = []
+        for row in rows_of(slot):
+            self._grow(row, start + config.max_delay)
+            put_hidden(self.hidden, row, start, self._pass(lm.main_input(ids), row, start))
+            n_shared = self.hidden.n_shared[row]
+            held.append(Held(self.hidden.host[row, :n_shared].tolist(), self.hidden.release(row)))
+        self.leave(slot)
+        assert seat.prefix_sub is not None
+        return Draft(seat.request, codes, at_cap, (held[0], held[1]), seat.prefix_sub, slot)
 
 
-class SubPhase(_Phase[SubSeat]):
+def begin_with(table: Table, row: int, pages: Pages, n_positions: int) -> None:
+    """Begin a row with somebody's n positions: full pages are shared, the last part of one is copied."""
+    n_full = n_positions // PAGE
+    table.share(row, pages[:n_full])
+    if n_positions % PAGE:
+        table.grow(row, n_positions)
+        device = table.pool.data.device
+        source = torch.tensor(pages[n_full], device=device)
+        table.pool.data[torch.tensor(table.owned[row][0], device=device)] = table.pool.data[source]
+
+
+class SubPhase(Phase):
     """Codebooks 1 and 2, one tick a frame, from the main hidden states; stops at the earliest EOS of all codebooks."""
 
-    def __init__(self, lm: LM, slots: int, gemm_rows: int, sampling_: Sampling) -> None:
-        super().__init__(lm, lm.config.num_layers_sub, slots, gemm_rows, sampling_)
-        special, long = lm.config.special, torch.int64
-        self.inputs = torch.full((self.groups, 2), special, dtype=long, device=self.device)
-        self.history = torch.full((self.groups, 2, sampling_.window), special, dtype=long, device=self.device)
+    def __init__(self, setup: Setup, slots: int) -> None:
+        super().__init__(setup, setup.lm.sub, 2, setup.config.prefix_len + setup.config.max_delay, slots)
 
-    def enter(self, draft: Draft) -> None:
-        """Prefix and steps 0 .. D-1 hold only SPECIAL in codebooks 1 and 2: one parallel prefill of P + D positions."""
-        slot, config = self.free.pop(0), self.config
-        special = torch.full((config.max_delay,), config.special, dtype=torch.int64, device=self.device)
-        n = config.prefix_len + config.max_delay
-        for row in range(ROWS):
-            x = torch.cat((draft.prefix_sub[row], self.lm.sub_embed(special, special)))
-            y = self.lm.fuse(x, draft.hidden[row, :n])
-            self.lm.sub(y, self._positions(0, n), Sequence(self.cache, slot, row, 0))
-        self.inputs[slot] = config.special
-        self.history[slot] = config.special
-        self.seats[slot] = SubSeat(draft)
+    def _tick(self) -> None:
+        lm, ops = self.setup.lm, self.setup.ops
+        table1, table2 = lm.layer2_emb["1"].weight, lm.layer2_emb["2"].weight
+        y = lm.mlp(ops.gather_sub_input(self.slots, table1, table2, self.hidden))
+        z = self.stack.tick(y, self.kv, self.slots, self.scratch)
+        logits = (linear(z, head.weight) for head in lm.linears)
+        ops.sample_sub(*logits, self.slots, self.setup.sampling)
 
-    def tick(self) -> tuple[list[Ended], list[Request]]:
-        """One frame for every live slot. Returns the songs that ended here, and those whose logits were not finite."""
-        config, C = self.config, self.config.code_size
-        start = config.prefix_len + config.max_delay
-        positions = {slot: start + len(seat.codes) for slot, seat in self.seats.items()}
-        hidden = torch.zeros(self.rows, config.dim, dtype=self.dtype, device=self.device)
-        for slot, position in positions.items():
-            hidden[ROWS * slot : ROWS * slot + ROWS] = self.seats[slot].draft.hidden[:, position]
-        ids = self.inputs.repeat_interleave(ROWS, dim=0)
-        y = self.lm.sub_input(ids[:, 0], ids[:, 1], hidden)
-        z = self.lm.sub(y, self._row_positions(positions), Tick(self.cache, positions))
-        logits = sampling.guide(self.lm.heads12(z), self.sampling.cfg)  # [G / 2, 2, C + 1]
-        finite = torch.isfinite(logits).flatten(1).all(dim=1).tolist()
-        flat = sampling.penalise(logits.flatten(0, 1), self.history.flatten(0, 1), self.sampling.penalty, C)
-        chosen = sampling.greedy(flat).clamp(max=C).reshape(-1, 2)
-        return self._advance(chosen.tolist(), finite)
+    def parts_to_enter(self) -> int:
+        """Units that a song takes at its entry."""
+        return ROWS * pages_for(self.slots.base) * self.kv.parts
 
-    def _advance(self, chosen: list[list[int]], finite: list[bool]) -> tuple[list[Ended], list[Request]]:
-        ended: list[Ended] = []
-        broken: list[Request] = []
-        for slot, seat in list(self.seats.items()):
-            pair = chosen[slot]
-            if not finite[slot]:
-                broken.append(self._leave(slot).request)
-                continue
-            written = torch.tensor(pair, device=self.device)
-            self.inputs[slot] = written
-            self.history[slot, :, len(seat.codes) % self.sampling.window] = written
-            is_eos = self.config.eos in pair
-            if not is_eos:
-                seat.codes.append(pair)
-            if is_eos or len(seat.codes) == len(seat.draft.codes0):
-                rows = [seat.draft.codes0[: len(seat.codes)], *([codes[k] for codes in seat.codes] for k in (0, 1))]
-                ended.append((seat.draft, np.array(rows, dtype=np.int32), slot))
-                self._leave(slot)
-        return ended, broken
+    def enter(self, draft: Draft, order: int) -> None:
+        """Prefix and steps 0 .. D-1 hold only SPECIAL in codebooks 1 and 2: P and then D positions in parallel."""
+        slot, config, lm = self.free.pop(0), self.config, self.setup.lm
+        P, D = config.prefix_len, config.max_delay
+        special = torch.full((D,), config.special, dtype=torch.int64, device=self.slots.live.device)
+        for row, held, prefix_sub in zip(rows_of(slot), draft.hidden, draft.prefix_sub, strict=True):
+            self.hidden.share(row, held.shared)
+            self.hidden.adopt(row, held.own)
+            self.kv.grow(row, P + D)
+            self._pass(lm.fuse(prefix_sub, get_hidden(self.hidden, row, 0, P)), row, 0)
+            self._pass(lm.fuse(lm.sub_embed(special, special), get_hidden(self.hidden, row, P, D)), row, P)
+        self._start(slot, len(draft.codes0))
+        self.seats[slot] = Seat(draft.request, len(draft.codes0), order, draft=draft)
+
+    def finish(self, slot: int) -> tuple[Draft, np.ndarray, int]:
+        """The song's draft, its tokens int32 [3, e], and the slot."""
+        seat = self.seats[slot]
+        assert seat.draft is not None
+        codes = self.slots.codes[slot, :, : seat.count].cpu().numpy()
+        tokens = np.concatenate((np.array([seat.draft.codes0[: seat.count]], dtype=np.int32), codes))
+        self.leave(slot)
+        return seat.draft, tokens, slot

@@ -7,7 +7,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from levo.engine import twins
 from levo.engine.decoder import Decoder
+from levo.engine.pages import PAGE, Pool, unit_shape
+from levo.engine.phases import Setup
 from levo.engine.request import Request, Sampling, no_book
 from levo.model.config import LMConfig
 from levo.model.lm import LM
@@ -39,12 +42,20 @@ def golden_request(item: dict[str, torch.Tensor], key: int, seed: int = 0) -> Re
     return Request(key, Conditioning(cond, uncond), seed, max_frames=40, predicted_frames=20, prompt=prompt)
 
 
-def decode(lm: LM, requests: list[Request], slots: int, sampling: Sampling, gemm_rows: int = 16) -> dict:
+def setup(lm: LM, sampling: Sampling, gemm_rows: int = 16, n_units: int = 400, ops=twins) -> Setup:
+    """What the engine's decoder is built from; n_units bounds the pages of all songs."""
+    like = lm.transformer.lm_head.weight
+    kv = Pool(n_units, unit_shape(lm.config), like)
+    hidden = Pool(n_units, (PAGE, lm.config.dim), like)
+    return Setup(lm, META["pad_id"], gemm_rows, sampling, kv, hidden, ops, captured=like.is_cuda)
+
+
+def decode(lm: LM, requests: list[Request], slots: int, sampling: Sampling, sync_ticks: int = 1, **kwargs) -> dict:
     """Run requests through the engine's decoder -> {key: Finished}."""
-    decoder = Decoder(lm, META["pad_id"], slots, gemm_rows, sampling, no_book)
-    decoder.queue.extend(requests)
     found = {}
     with torch.inference_mode():
+        decoder = Decoder(setup(lm, sampling, **kwargs), slots, sync_ticks, no_book)
+        decoder.queue.extend(requests)
         while decoder.live:
             found |= {done.key: done for _, done in decoder.step()}
     return found

@@ -1,0 +1,149 @@
+"""Decode attention over paged keys and values, split over the sequence in fixed-size splits.
+
+One program attends one head of one row over one split of SPLIT positions and reads only filled positions. The
+newest position is not read from memory: every program rotates the query itself, and the program of the last split
+rotates the new key, writes key and value to their page, and starts its softmax from them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from levo.engine.pages import PAGE, Table
+from levo.engine.slots import Slots
+
+SPLIT = 1024  # positions; a constant of the numbers, not a tuning knob: partial sums are combined per split
+
+
+@triton.jit
+def _rotate(x_ptr, cos, sin, HD: tl.constexpr):
+    # First half of a head is paired with the second half (facts: rotate-half RoPE).
+    half: tl.constexpr = HD // 2
+    d = tl.arange(0, HD)
+    x = tl.load(x_ptr + d).to(tl.float32)
+    other = tl.load(x_ptr + (d + half) % HD).to(tl.float32)
+    return x * cos + tl.where(d < half, -other, other) * sin
+
+
+@triton.jit
+def _attend_split(
+    qkv, pool, table, live, count, cos_table, sin_table, partial, peak_mass,
+    base, layer_offset, unit_index, unit_stride, n_pages, n_units, scale,
+    H: tl.constexpr, HD: tl.constexpr, PAGE_: tl.constexpr, SPLIT_: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    split = tl.program_id(2)
+    slot = row // 2
+    if tl.load(live + slot) == 0:
+        return
+    new = base + tl.load(count + slot)  # the position that this tick fills
+    first = split * SPLIT_
+    if first > new:
+        return
+    d = tl.arange(0, HD)
+    p = tl.arange(0, PAGE_)
+    cos = tl.load(cos_table + new * HD + d).to(tl.float32)
+    sin = tl.load(sin_table + new * HD + d).to(tl.float32)
+    row_ptr = qkv + row * 3 * H * HD + head * HD
+    q = _rotate(row_ptr, cos, sin, HD) * scale
+    pages = table + (row * n_pages) * n_units + unit_index
+    is_last = new < first + SPLIT_
+    peak = -float("inf")
+    mass = 0.0
+    acc = tl.zeros([HD], dtype=tl.float32)
+    if is_last:
+        dtype = pool.dtype.element_ty
+        k_new = _rotate(row_ptr + H * HD, cos, sin, HD).to(dtype)
+        v_new = tl.load(row_ptr + 2 * H * HD + d)
+        unit = tl.load(pages + (new // PAGE_) * n_units).to(tl.int64)
+        at = pool + unit * unit_stride + layer_offset + head * PAGE_ * HD + (new % PAGE_) * HD + d
+        tl.store(at, k_new)
+        tl.store(at + H * PAGE_ * HD, v_new)
+        peak = tl.sum(q * k_new.to(tl.float32), 0)
+        mass = 1.0
+        acc = v_new.to(tl.float32)
+    stop = tl.minimum(new, first + SPLIT_)
+    for start in range(first, stop, PAGE_):
+        unit = tl.load(pages + (start // PAGE_) * n_units).to(tl.int64)
+        tile = pool + unit * unit_stride + layer_offset + head * PAGE_ * HD + p[:, None] * HD + d[None, :]
+        filled = (start + p) < stop
+        k = tl.load(tile, mask=filled[:, None], other=0.0).to(tl.float32)
+        v = tl.load(tile + H * PAGE_ * HD, mask=filled[:, None], other=0.0).to(tl.float32)
+        score = tl.where(filled, tl.sum(k * q[None, :], 1), -float("inf"))
+        higher = tl.maximum(peak, tl.max(score, 0))
+        weight = tl.exp(score - higher)
+        shrink = tl.exp(peak - higher)
+        acc = acc * shrink + tl.sum(v * weight[:, None], 0)
+        mass = mass * shrink + tl.sum(weight, 0)
+        peak = higher
+    at = (split * tl.num_programs(0) + row) * H + head
+    tl.store(partial + at * HD + d, acc)
+    tl.store(peak_mass + at * 2, peak)
+    tl.store(peak_mass + at * 2 + 1, mass)
+
+
+@triton.jit
+def _combine_splits(
+    partial, peak_mass, live, count, out, base, rows,
+    H: tl.constexpr, HD: tl.constexpr, SPLIT_: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    d = tl.arange(0, HD)
+    target = out + (row * H + head) * HD + d
+    if tl.load(live + row // 2) == 0:
+        tl.store(target, tl.zeros([HD], dtype=tl.float32).to(out.dtype.element_ty))
+        return
+    new = base + tl.load(count + row // 2)
+    peak = -float("inf")
+    mass = 0.0
+    acc = tl.zeros([HD], dtype=tl.float32)
+    for split in range(0, new // SPLIT_ + 1):
+        at = (split * rows + row) * H + head
+        its_peak = tl.load(peak_mass + at * 2)
+        higher = tl.maximum(peak, its_peak)
+        shrink = tl.exp(peak - higher)
+        grow = tl.exp(its_peak - higher)
+        acc = acc * shrink + tl.load(partial + at * HD + d) * grow
+        mass = mass * shrink + tl.load(peak_mass + at * 2 + 1) * grow
+        peak = higher
+    tl.store(target, (acc / mass).to(out.dtype.element_ty))
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Partial sums of one layer: partial float32 [splits, R, H, hd]; peak_mass float32 [splits, R, H, 2]."""
+
+    partial: Tensor
+    peak_mass: Tensor
+
+
+def scratch(rows: int, heads: int, head_dim: int, n_positions: int, device: torch.device) -> Scratch:
+    """Room for the splits of the longest song."""
+    shape = (triton.cdiv(n_positions, SPLIT), rows, heads)
+    return Scratch(torch.empty(*shape, head_dim, device=device), torch.empty(*shape, 2, device=device))
+
+
+def attend(
+    qkv: Tensor, table: Table, layer: int, slots: Slots, rope: tuple[Tensor, Tensor], scratch: Scratch
+) -> Tensor:
+    """See levo.engine.twins.attend."""
+    rows, _, heads, head_dim = qkv.shape
+    out = torch.empty(rows, heads * head_dim, dtype=qkv.dtype, device=qkv.device)
+    pool = table.pool.data
+    unit, within = divmod(layer, pool.shape[1])
+    n_splits = scratch.partial.shape[0]
+    _attend_split[(rows, heads, n_splits)](
+        qkv, pool, table.device, slots.live, slots.count, *rope, scratch.partial, scratch.peak_mass,
+        slots.base, within * pool.stride(1), unit, pool.stride(0), *table.device.shape[1:], head_dim**-0.5,
+        H=heads, HD=head_dim, PAGE_=PAGE, SPLIT_=SPLIT, num_warps=2,
+    )  # fmt: skip
+    _combine_splits[(rows, heads)](
+        scratch.partial, scratch.peak_mass, slots.live, slots.count, out, slots.base, rows,
+        H=heads, HD=head_dim, SPLIT_=SPLIT, num_warps=1,
+    )  # fmt: skip
+    return out

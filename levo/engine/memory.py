@@ -1,0 +1,63 @@
+"""How many pages there are: planned once from the device's free memory, measured (design: The engine, 2)."""
+
+from dataclasses import dataclass
+
+import torch
+
+from levo.engine.pages import PAGE, layers_per_unit, pages_for, unit_shape
+from levo.errors import ConfigError
+from levo.model.config import LMConfig
+
+GIB = 2**30
+RESERVE = 0.08  # share of the device that stays free: fragments, other libraries, the unforeseen
+HIDDEN_PER_UNIT = 0.8  # hidden pages beside each unit; a song of 30 s uses 0.59 and one of 3 minutes 0.68
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Units of the key/value pool and pages of the hidden pool, with what they take."""
+
+    n_units: int
+    n_hidden: int
+    pool_bytes: int
+    budget_bytes: int
+
+
+def plan_memory(config: LMConfig, slots: int, budget_bytes: int, itemsize: int) -> MemoryPlan:
+    """As many pages as the budget holds, and no more than `slots` songs of the greatest length could use.
+
+    Raises ConfigError when not even one such song fits.
+    """
+    n_pages = pages_for(config.prefix_len + config.max_frames + config.max_delay + 1)
+    per_unit = layers_per_unit(config)
+    parts = (config.num_layers + config.num_layers_sub) // per_unit
+    one_song = 2 * n_pages * parts + 2 * pages_for(config.prefix_len) * parts
+    unit_bytes = itemsize * per_unit * 2 * config.num_heads * PAGE * config.head_dim
+    hidden_bytes = itemsize * PAGE * config.dim
+    fitting = int(budget_bytes // (unit_bytes + HIDDEN_PER_UNIT * hidden_bytes))
+    n_units = min(fitting, slots * one_song)
+    if n_units < one_song:
+        need = one_song * (unit_bytes + hidden_bytes) / GIB
+        raise ConfigError(
+            f"{budget_bytes / GIB:.1f} GiB are left for songs, but one of {config.max_seconds:g} s takes {need:.1f}",
+            where="settings engine.memory_gib, or what else runs on this device",
+            fix="give the rank more memory, or free the device",
+        )
+    n_hidden = max(int(n_units * HIDDEN_PER_UNIT), 4 * n_pages)
+    if n_units == slots * one_song:
+        n_hidden = 2 * slots * 2 * n_pages
+    total = n_units * unit_bytes + n_hidden * hidden_bytes
+    return MemoryPlan(n_units, n_hidden, total, budget_bytes)
+
+
+def budget(device: torch.device, memory_gib: float | None, workspace_bytes: int) -> int:
+    """Bytes for pages: what is free on the device now, less the reserve and the codec's workspace.
+
+    memory_gib caps the whole device as if it had no more, so that a smaller card can be rehearsed on a larger one.
+    """
+    if device.type == "cpu":
+        return 2**62
+    free, total = torch.cuda.mem_get_info(device)
+    size = min(total, memory_gib * GIB) if memory_gib is not None else total
+    used = total - free
+    return int(size * (1 - RESERVE) - used - workspace_bytes)

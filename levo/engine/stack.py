@@ -1,0 +1,77 @@
+"""A transformer as a tick runs it: matrices fused, norms and additions fused, attention over pages.
+
+The weights stay the model's: q, k and v of a layer become views of one matrix (gate and up too), so the plain modules,
+which prefill and chunks use, go on working and nothing is held twice.
+"""
+
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from levo.engine.pages import Table
+from levo.engine.slots import Slots
+from levo.model.lm import Transformer, rope_tables
+
+
+def fuse(*layers: nn.Linear) -> Tensor:
+    """One matrix [sum of outputs, d] whose rows the layers' weights become views of."""
+    parts = [layer.weight for layer in layers]
+    storage = parts[0].untyped_storage()
+    if len(parts) > 1 and all(
+        p.untyped_storage().data_ptr() == storage.data_ptr() and p.data_ptr() == parts[0].data_ptr() + i * p.nbytes
+        for i, p in enumerate(parts)
+    ):
+        # Fused already (by an earlier engine of this model, or on disk).
+        return torch.as_strided(parts[0], (sum(len(p) for p in parts), parts[0].shape[1]), parts[0].stride())
+    fused = torch.cat([p.detach() for p in parts])
+    for layer, piece in zip(layers, fused.split([len(p) for p in parts]), strict=True):
+        layer.weight = nn.Parameter(piece, requires_grad=False)
+    return fused
+
+
+@dataclass(frozen=True)
+class _Layer:
+    norm1: Tensor
+    qkv: Tensor
+    o: Tensor
+    norm2: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+class Stack:
+    """Runs R rows through the transformer, one position each, at one row count whatever is live."""
+
+    def __init__(self, transformer: Transformer, ops: ModuleType, n_positions: int, heads: tuple[int, int]) -> None:
+        self.ops, self.heads, self.norm = ops, heads, transformer.norm
+        self.layers = [
+            _Layer(
+                block.input_layernorm.weight,
+                fuse(block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj),
+                block.self_attn.o_proj.weight,
+                block.post_attention_layernorm.weight,
+                fuse(block.mlp.gate_proj, block.mlp.up_proj),
+                block.mlp.down_proj.weight,
+            )
+            for block in transformer.layers
+        ]
+        weight = self.norm.weight
+        positions = torch.arange(n_positions, device=weight.device)
+        cos, sin = rope_tables(positions, heads[1], transformer.theta, weight.dtype)
+        self.rope = cos[:, 0].contiguous(), sin[:, 0].contiguous()  # [positions, hd]
+
+    def tick(self, x: Tensor, table: Table, slots: Slots, scratch: Tensor | None) -> Tensor:
+        """x [R, d], overwritten -> hidden after the final norm [R, d]."""
+        ops, eps = self.ops, self.norm.eps
+        norms = [*(layer.norm1 for layer in self.layers[1:]), self.norm.weight]
+        h = ops.add_norm(x, None, self.layers[0].norm1, eps)
+        for number, (layer, next_norm) in enumerate(zip(self.layers, norms, strict=True)):
+            qkv = linear(h, layer.qkv).unflatten(-1, (3, *self.heads))
+            out = linear(ops.attend(qkv, table, number, slots, self.rope, scratch), layer.o)
+            h = ops.add_norm(x, out, layer.norm2, eps)
+            out = linear(ops.gate(linear(h, layer.gate_up)), layer.down)
+            h = ops.add_norm(x, out, next_norm, eps)
+        return h
