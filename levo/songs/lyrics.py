@@ -114,11 +114,9 @@ def join(sections: list[Section]) -> str:
 def split(lyrics: str) -> list[Section]:
     """Sections of canonical lyrics, as `join` made them; text before the first tag (bgm's ".") is no section."""
     marks = list(_BRACKETS.finditer(lyrics))
-    ends = [mark.start() for mark in marks[1:]] + [len(lyrics)]
-    return [
-        Section(m[0], lyrics[m.end() : end].strip().removesuffix(";").rstrip())
-        for m, end in zip(marks, ends, strict=True)
-    ]
+    ends = [*[mark.start() for mark in marks[1:]], len(lyrics)]
+    words = [lyrics[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=False)]
+    return [Section(mark[0], text.removesuffix(";").rstrip()) for mark, text in zip(marks, words, strict=True)]
 
 
 def _section(tag: str, words: str, number: int) -> Section:

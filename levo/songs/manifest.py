@@ -4,13 +4,14 @@ Every row of the manifest ends in exactly one of the two files, in the manifest'
 Rows are read and written in batches; only a digest of each id stays in memory (about 200 bytes a row).
 """
 
+import functools
 import hashlib
 import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def check(manifest: Path, out: Path, encoder: TextEncoder, settings: Settings) -
             found = checker.song(row)
             if isinstance(found, Song):
                 n_songs, frames = n_songs + 1, frames + found.predicted_frames * found.renditions
-                songs.add(asdict(found))
+                songs.add(vars(found))
             else:
                 by_reason[found["reason"]] += 1
                 rejected.add(found)
@@ -96,6 +97,7 @@ class _Checker:
     def __init__(self, manifest: Path, encoder: TextEncoder, settings: Settings, model: length.LengthModel) -> None:
         self.file = str(manifest)
         self.encoder = encoder
+        self._style_tokens = functools.lru_cache(4096)(lambda text: len(encoder.style_ids(text)))  # styles repeat
         self.run_seed = settings.seed
         self.longest_s = min(settings.limits.max_seconds, encoder.limits.max_seconds)
         self.length = model
@@ -139,7 +141,7 @@ class _Checker:
         if lyric_tokens > limits.lyric_tokens:
             raise Refused("too_many_lyric_tokens", n=lyric_tokens, limit=limits.lyric_tokens)
         styles = style_texts(description, asked.gen_type, limits.version)
-        style_tokens = max(len(self.encoder.style_ids(style)) for style in styles)
+        style_tokens = max(map(self._style_tokens, styles))
         if style_tokens > limits.style_tokens:
             raise Refused("too_many_style_tokens", n=style_tokens, limit=limits.style_tokens)
         max_seconds = asked.max_seconds or self.longest_s

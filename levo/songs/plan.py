@@ -79,17 +79,17 @@ class PlanSummary:
     audio_seconds: float
 
 
-def assign(costs: np.ndarray, song_ids: list[str], n_shards: int) -> tuple[np.ndarray, np.ndarray]:
-    """(order, shards): order lists the songs by falling cost, and shards[i] is where song i goes. See the top."""
+def assign(costs: np.ndarray, song_ids: list[str], n_shards: int) -> np.ndarray:
+    """The shard of each song, int32 [songs]. See the top."""
     ties = [hashlib.blake2b(song_id.encode(), digest_size=8).digest() for song_id in song_ids]
-    order = np.array(sorted(range(len(costs)), key=lambda i: (-costs[i], ties[i], song_ids[i])), dtype=np.int64)
+    order = sorted(range(len(costs)), key=lambda i: (-costs[i], ties[i], song_ids[i]))
     shards = np.zeros(len(costs), dtype=np.int32)
     loads = [(0.0, shard) for shard in range(n_shards)]
     for i in order:
         load, shard = loads[0]
         shards[i] = shard
         heapq.heapreplace(loads, (load + float(costs[i]), shard))
-    return order, shards
+    return shards
 
 
 def plan_run(run_dir: Path) -> PlanSummary:
@@ -102,7 +102,7 @@ def plan_run(run_dir: Path) -> PlanSummary:
     _check_count(songs.num_rows, n_shards, kept, run_dir)
     costs = _costs(songs, calibration)
     song_ids = songs["song_id"].to_pylist()
-    shards = assign(costs, song_ids, n_shards)[1]
+    shards = assign(costs, song_ids, n_shards)
     rank_of_id = np.argsort(np.argsort(np.array(song_ids, dtype=object)))
     order = np.lexsort((rank_of_id, -costs, shards))
     table = songs.append_column("shard", pa.array(shards)).append_column("predicted_gpu_seconds", pa.array(costs))
