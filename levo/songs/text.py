@@ -162,13 +162,15 @@ def _tokenizer(model_dir: Path, tags: tuple[str, ...], dot: bool) -> tuple[Token
         ) from None
     tokenizer = Tokenizer(bpe)
     n_words: int = tokenizer.get_vocab_size()
+    bpe_ids = tokenizer.get_vocab(with_added_tokens=False).values()
     tokenizer.normalizer = NFC()
     tokenizer.pre_tokenizer = Sequence(
         [Split(Regex(_WORDS), behavior="isolated"), ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     added = [*BASE_SPECIALS, *tags]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in added])
-    if [tokenizer.token_to_id(token) for token in added] != list(range(n_words, n_words + len(added))):
+    ids = [tokenizer.token_to_id(token) for token in added]
+    if ids != list(range(n_words, n_words + len(added))) or max(bpe_ids, default=-1) != n_words - 1:
         raise ModelError(
             "the vocabulary has gaps, or holds the special tokens already",
             where=str(folder / "vocab.json"),

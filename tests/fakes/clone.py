@@ -1,5 +1,6 @@
 """A copy of the checkout in a folder of its own, in which Snakemake can run, be killed and be edited."""
 
+import json
 import os
 import re
 import shutil
@@ -8,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
 
 PARTS = ("levo", "workflow", "profiles", "config", "Snakefile", "README.md", "Makefile")
 
@@ -66,3 +69,29 @@ def make_clone(source: Path, target: Path) -> Clone:
         else:
             shutil.copy2(source / part, target / part)
     return Clone(target)
+
+
+def write_small_run(clone: Clone) -> None:
+    """Settings and manifest of a RUN `t`: six short songs in two shards, one refused row that makes it over 1 MB."""
+    settings = {
+        "run": "t",
+        "manifest": "songs.jsonl",
+        "seed": 11,
+        "plan": {"n_shards": 2},
+        "codec": {"steps": 2},
+        "node": {"part_songs": 2, "lease_wait_s": 60, "device": "cpu"},
+    }
+    (clone.root / "mine.yaml").write_text(yaml.safe_dump(settings))
+    songs: list[dict[str, object]] = [
+        {
+            "song_id": f"song {n}/é",
+            "lyrics": "[verse] Salt on the window. Light on the sea ; [outro-short]",
+            "max_seconds": 2 + n / 2,
+        }
+        for n in range(6)
+    ]
+    songs[1]["renditions"] = 2
+    songs[2]["gen_type"] = "separate"
+    songs.append({"song_id": "too long", "lyrics": "[verse] " + "la " * 400_000})
+    (clone.root / "songs.jsonl").write_text("".join(json.dumps(song) + "\n" for song in songs))
+    assert (clone.root / "songs.jsonl").stat().st_size > 1_000_000, "Snakemake compares checksums of smaller files"

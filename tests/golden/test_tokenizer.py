@@ -7,23 +7,17 @@ made from it here: a rank is an id, and the merge that makes a token joins the t
 import base64
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.vocabulary import byte_symbols, write_text_files
 
-from levo.errors import ModelError
 from levo.songs.text import STRUCTURE_TAGS, STYLE_TAGS, TextEncoder
 
 CASES = Path(__file__).parent.parent / "data" / "golden" / "lm" / "tokenizer_cases.json"
 GOLDEN: dict[str, Any] = json.loads(CASES.read_text(encoding="utf-8"))
-
-
-def byte_symbols() -> list[str]:
-    """The printable character of each byte in byte-level BPE: Latin-1's own where printable, else from U+0100 on."""
-    own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in own]
-    return [chr(byte if byte in own else 256 + others.index(byte)) for byte in range(256)]
 
 
 def parts_of(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
@@ -62,10 +56,9 @@ def encoders(qwen_files: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     """An encoder for each text version, over the real vocabulary."""
     made = {}
     for version in ("v1", "v2"):
-        model = tmp_path_factory.mktemp(version)
-        (model / "tokenizer").symlink_to(qwen_files)
-        limits = {"version": version, "lyric_tokens": 600, "style_tokens": 100, "max_seconds": 270}
-        (model / "model.json").write_text(json.dumps({"text": limits}))
+        model = write_text_files(tmp_path_factory.mktemp(version), version=version)
+        for name in ("vocab.json", "merges.txt"):
+            shutil.copy(qwen_files / name, model / "tokenizer" / name)
         made[version] = TextEncoder(model)
     return made
 
@@ -90,15 +83,3 @@ def test_added_ids_stand_where_the_checkpoint_has_them(encoders: dict[str, TextE
         for tag in STYLE_TAGS:
             known = (GOLDEN["im_start"], GOLDEN["type_vocab_v2"][tag])
             assert (encoder.style_ids(tag) == known) == (version == "v2")
-
-
-def test_vocabulary_that_holds_the_special_tokens_already_is_refused(qwen_files: Path, tmp_path: Path) -> None:
-    vocab = json.loads((qwen_files / "vocab.json").read_text(encoding="utf-8"))
-    vocab["<|im_start|>"] = len(vocab)
-    (tmp_path / "tokenizer").mkdir()
-    (tmp_path / "tokenizer" / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
-    (tmp_path / "tokenizer" / "merges.txt").symlink_to(qwen_files / "merges.txt")
-    text = {"version": "v2", "lyric_tokens": 600, "style_tokens": 100, "max_seconds": 270}
-    (tmp_path / "model.json").write_text(json.dumps({"text": text}))
-    with pytest.raises(ModelError, match="special tokens already"):
-        TextEncoder(tmp_path)

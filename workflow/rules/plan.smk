@@ -25,7 +25,7 @@ rule check:
     message:
         "checking {input.manifest}"
     shell:
-        "exec python -m levo check {input.manifest:q} --out {params.out} > {log} 2>&1"
+        "exec python -m levo check {input.manifest:q} --out {params.out} 2>&1 | tee {log}"
 
 
 rule plan:
@@ -74,4 +74,4 @@ rule estimate:
     message:
         "estimating the cost of {params.run}: {output}"
     shell:
-        "exec python -m levo estimate {params.run} > {log} 2>&1"
+        "exec python -m levo estimate {params.run} 2>&1 | tee {log}"

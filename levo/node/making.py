@@ -1,0 +1,135 @@
+"""The model and its engines, as a rank, verify, render and sing get them: the one place of this room that loads weights.
+
+Tests put another maker in its place (a dotted path in the rank's order); everything else stays as it is.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from levo.engine.request import Book, Finished, Request, Sampling
+from levo.errors import ModelError
+from levo.settings import Settings
+from levo.songs.text import Conditioning
+
+GEMM_ROWS_GPU, GEMM_ROWS_CPU = 128, 16
+"""Row counts at which rows do not depend on each other, by measurement (design: The engine, 3)."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything beside a song's own row that shapes its bits, and the slots, which do not.
+
+    language: False leaves the language model on disk; such an engine takes only songs that bring their tokens.
+    """
+
+    model_dir: Path
+    device: str
+    dtype: str
+    slots: int
+    gemm_rows: int
+    sampling: Sampling
+    codec_steps: int
+    codec_guidance: float
+    language: bool = True
+
+
+class EngineLike(Protocol):
+    """What this room asks of an engine (levo.engine.engine)."""
+
+    @property
+    def live(self) -> int: ...
+
+    @property
+    def room(self) -> int: ...
+
+    def submit(self, request: Request) -> None: ...
+
+    def step(self) -> list[Finished]: ...
+
+
+class EncoderLike(Protocol):
+    """What this room asks of a text encoder (levo.songs.text)."""
+
+    def prepare(self, lyrics: str, description: str | None, gen_type: str) -> Conditioning: ...
+
+
+@dataclass(frozen=True)
+class Making:
+    """A loaded model. new_engine: an empty engine on it; the former one must have been dropped."""
+
+    encoder: EncoderLike
+    new_engine: Callable[[], EngineLike]
+    rate: int
+    model_name: str
+    model_digest: str
+
+
+Maker = Callable[[Recipe, Book], Making]
+REAL = "levo.node.making:load"
+
+
+def find_maker(path: str) -> Maker:
+    """The maker that a dotted path "module:function" names."""
+    module, _, name = path.partition(":")
+    maker: Maker = getattr(importlib.import_module(module), name)
+    return maker
+
+
+def load(recipe: Recipe, book: Book) -> Making:
+    """Load the real model. Raises ModelError when its directory is incomplete or damaged."""
+    import torch
+
+    from levo.engine.engine import Engine
+    from levo.model import checkpoint
+    from levo.songs.text import TextEncoder
+
+    if recipe.device == "cpu":
+        torch.set_num_threads(1)  # the thread count changes bits (design: The engine, 3)
+    model = checkpoint.load(recipe.model_dir, recipe.device, getattr(torch, recipe.dtype), language=recipe.language)
+
+    def new_engine() -> EngineLike:
+        return Engine(
+            model,
+            slots=recipe.slots,
+            gemm_rows=recipe.gemm_rows,
+            sampling=recipe.sampling,
+            codec_steps=recipe.codec_steps,
+            codec_guidance=recipe.codec_guidance,
+            book=book,
+        )
+
+    rate = model.config.vae.sample_rate
+    return Making(TextEncoder(recipe.model_dir), new_engine, rate, model.name, model.digest)
+
+
+def recipe_of(settings: Settings, device: str) -> Recipe:
+    """What a RUN's settings mean on a device."""
+    on_gpu = device.startswith("cuda")
+    node, engine = settings.node, settings.engine
+    dtype = node.dtype if node.dtype != "auto" else ("float16" if on_gpu else "float32")
+    rows = engine.gemm_rows or (GEMM_ROWS_GPU if on_gpu else GEMM_ROWS_CPU)
+    return Recipe(
+        model_dir=Path(settings.model),
+        device=device,
+        dtype=dtype,
+        slots=engine.slots,
+        gemm_rows=rows,
+        sampling=Sampling(**settings.sampling.model_dump()),
+        codec_steps=settings.codec.steps,
+        codec_guidance=settings.codec.guidance,
+    )
+
+
+def need_model(model_dir: Path | None, recorded: str | None, where: Path) -> Path:
+    """The model directory to use: the one given, else the one recorded with the songs. Raises ModelError if absent."""
+    chosen = model_dir or (Path(recorded) if recorded else None)
+    if chosen is None or not (chosen / "model.json").exists():
+        raise ModelError(
+            f"no model directory at {chosen}" if chosen else "it is not recorded which model directory was used",
+            where=str(where),
+            fix="name it with --model DIR",
+        )
+    return chosen
