@@ -102,13 +102,13 @@ class Decoder:
                 sentence = f"asks for up to {request.max_frames} frames; the model makes at most {longest}"
                 refused.append(_failed(self.queue.popleft(), sentence))
                 continue
-            if not self._fits(request):
+            if not self.fits(request):
                 break
             self.main.enter(self.queue.popleft(), self._order())
             self.book("prefill", [request.key])
         return refused
 
-    def _fits(self, request: Request) -> bool:
+    def fits(self, request: Request) -> bool:
         """Whether the pools will hold everybody's pages when this song is in too. A song alone always enters."""
         songs = [Ahead(False, 0, request.predicted_frames)]
         songs += [Ahead(False, seat.count, seat.request.predicted_frames) for seat in self.main.seats.values()]
@@ -116,7 +116,7 @@ class Decoder:
         songs += [Ahead(True, seat.count, seat.cap) for seat in self.sub.seats.values()]
         if len(songs) == 1:
             return True
-        n_units = self.setup.kv.n_parts - self.main.n_shared_units
+        n_units = self.setup.kv.n_parts - self.main.n_shared_units - self.sub.n_shared_units
         return fits(songs, self.costs, n_units, self.setup.hidden.n_parts)
 
     def _secure(self, n_units: int, keep: int | None = None) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from levo.engine.codec import NotFinite, Renderer
+from levo.engine.build import build_decoder
 from levo.engine.decoder import Decoder
 from levo.engine.request import Book, Finished, Request, Sampling, no_book
 from levo.errors import ConfigError
@@ -33,6 +34,7 @@ class Engine:
         sampling: Sampling = DEFAULT_SAMPLING,
         codec_steps: int = 10,
         codec_guidance: float = 1.5,
+        memory_gib: float | None = None,
         book: Book = no_book,
     ) -> None:
         if 2 * slots > gemm_rows:
@@ -43,7 +45,7 @@ class Engine:
             )
         self.decoder: Decoder | None = None
         if model.lm is not None:
-            self.decoder = Decoder(model.lm, model.pad_id, slots, gemm_rows, sampling, book)
+            self.decoder = build_decoder(model.lm, model.pad_id, slots, gemm_rows, sampling, memory_gib, book)
         self.renderer = Renderer(model, codec_steps, codec_guidance, book)
         self.to_render: deque[tuple[Request, Finished]] = deque()
 

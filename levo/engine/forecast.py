@@ -17,7 +17,7 @@ OVERRUN = PAGE  # frames that a song which outlived its prediction is expected t
 
 @dataclass(frozen=True)
 class Ahead:
-    """A song's way from here. main_left, sub_left: frames still to come in each phase; count: frames of the phase."""
+    """A song's way from here. count: frames that its phase has made; predicted: frames of the whole song."""
 
     in_sub: bool
     count: int
@@ -37,7 +37,7 @@ class Costs:
     max_delay: int
     main_parts: int
     sub_parts: int
-    n_shared: int  # full pages of the unconditional prefix, which a main row does not own
+    n_shared: int  # full pages of the unconditional prefix, which no song owns
 
 
 def demand(songs: Sequence[Ahead], costs: Costs, ticks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -53,7 +53,8 @@ def demand(songs: Sequence[Ahead], costs: Costs, ticks: np.ndarray) -> tuple[np.
     sub_count = np.where(in_sub, count, 0) + ticks - to_sub
     is_sub = ~in_main & (sub_count <= frames)
     sub_pages = _pages(costs.prefix_len + costs.max_delay + np.clip(sub_count, 0, None))
-    units = in_main * (2 * main_pages - costs.n_shared) * costs.main_parts + is_sub * 2 * sub_pages * costs.sub_parts
+    units = in_main * (2 * main_pages - costs.n_shared) * costs.main_parts
+    units = units + is_sub * (2 * sub_pages - costs.n_shared) * costs.sub_parts
     whole = _pages(costs.prefix_len + frames + costs.max_delay)
     hidden = in_main * (2 * main_pages - costs.n_shared) + is_sub * (2 * whole - costs.n_shared)
     return units.sum(axis=0), hidden.sum(axis=0)

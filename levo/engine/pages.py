@@ -113,11 +113,11 @@ class Table:
 
 
 class KVRow:
-    """Keys and values of one row, for whole passes: positions in, positions out."""
+    """Keys and values of one row as plain torch sees them: positions in, positions out. units: [pages, parts]."""
 
-    def __init__(self, table: Table, row: int) -> None:
-        self.data, self.units = table.pool.data, table.units(row)
-        self.layers_per_unit = self.data.shape[1]
+    def __init__(self, pool: Tensor, units: Tensor) -> None:
+        self.data, self.units = pool, units.long().to(pool.device)
+        self.layers_per_unit = pool.shape[1]
 
     def write(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
         """Put keys and values [n, H, hd] of positions start ... into the row's pages."""

@@ -4,18 +4,19 @@ Tensors and pages only: which song may enter, and when, is the decoder's busines
 Letters: P prefix positions, D = max delay, e frames of the song, R = gemm_rows, d width, C code size.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from levo.engine.graph import Graph
 from levo.engine.pages import PAGE, Pool, Table, get_hidden, layers_per_unit, pages_for, put_hidden
+from levo.engine.passes import Pass
 from levo.engine.philox import split_seed
-from levo.engine.prefill import Sequence
 from levo.engine.request import Request, Sampling
 from levo.engine.slots import Slots
 from levo.engine.stack import Stack
@@ -60,15 +61,28 @@ class Held:
     own: Pages
 
 
+@dataclass(frozen=True)
+class Shared:
+    """The unconditional prefix of one text, which depends on no song: pages of the main phase, and the sub prefix."""
+
+    kv: Pages
+    hidden: Pages
+    sub: Tensor
+
+
 @dataclass
 class Draft:
-    """A song after the main phase: its codebook 0 and its main hidden states of P + e + D positions."""
+    """A song after the main phase: its codebook 0 and its main hidden states of P + e + D positions.
+
+    prefix_sub [P, d]: the conditional row's prefix of the sub phase.
+    """
 
     request: Request
     codes0: list[int]
     at_cap: bool
     hidden: tuple[Held, Held]
     prefix_sub: Tensor
+    shared: Shared
     main_slot: int
 
 
@@ -81,42 +95,41 @@ class Seat:
     order: int
     count: int = 0
     prefix_sub: Tensor | None = None
+    shared: Shared | None = None
     draft: Draft | None = None
-
-
-@dataclass(frozen=True)
-class _Prefix:
-    """Pages and sub prefix that all songs with the same unconditional text share."""
-
-    kv: Pages
-    hidden: Pages
-    sub: Tensor
 
 
 class Phase:
     """Slots, their pages, and the captured tick."""
+
+    shared: Mapping[TextIds, object]
+    """Unconditional prefixes, by text."""
 
     def __init__(self, setup: Setup, transformer: Transformer, books: int, base: int, slots: int) -> None:
         config, n_pages = setup.config, pages_for(setup.n_positions)
         device = setup.kv.data.device
         self.setup, self.config, self.transformer = setup, config, transformer
         groups = setup.gemm_rows // ROWS
-        self.slots = Slots.empty(
-            groups, books, base, config.max_frames, setup.sampling.window, config.code_size, device
-        )
+        self.slots = Slots.empty(groups, slots, books, base, config, setup.sampling.window, device)
         parts = len(transformer.layers) // layers_per_unit(config)
         self.kv = Table(setup.kv, setup.gemm_rows, n_pages, parts)
         self.hidden = Table(setup.hidden, setup.gemm_rows, n_pages, 1)
         heads = (config.num_heads, config.head_dim)
         self.stack = Stack(transformer, setup.ops, setup.n_positions, heads)
-        self.scratch = setup.ops.scratch(setup.gemm_rows, *heads, setup.n_positions, device)
-        self.shared: dict[TextIds, _Prefix] = {}
+        self.scratch = setup.ops.scratch(slots, setup.gemm_rows, *heads, setup.n_positions, self.stack.norm.weight)
+        captured = setup.captured
+        self.prefix_pass = Pass(self.stack, self.kv, 1, config.prefix_len, captured=captured)
+        self.chunk_pass = Pass(self.stack, self.kv, ROWS, config.max_delay, captured=captured)
         self.seats: dict[int, Seat] = {}
         self.free = list(range(slots))
-        self.graph = Graph(self._tick, device, captured=setup.captured)
+        self.n_frames = 0  # made so far, over all songs
+        self.graph = Graph(self._tick, device, captured=captured)
 
     def _tick(self) -> None:
         raise NotImplementedError
+
+    def _attend(self, layer: int, qkv: Tensor) -> Tensor:
+        return self.setup.ops.attend(qkv, self.kv, layer, self.slots, self.stack.rope, self.scratch)
 
     @property
     def live(self) -> list[int]:
@@ -149,25 +162,23 @@ class Phase:
         """Slots whose song ended in the last ticks, and slots whose logits were not finite. Waits for the device."""
         live, count, _, failed = self.slots.state.tolist()
         for slot, seat in self.seats.items():
+            self.n_frames += count[slot] - seat.count
             seat.count = count[slot]
         over = [slot for slot in self.seats if not live[slot]]
         return [slot for slot in over if not failed[slot]], [slot for slot in over if failed[slot]]
 
-    def _positions(self, start: int, n: int) -> Tensor:
-        return torch.arange(start, start + n, device=self.slots.live.device)
-
-    def _pass(self, x: Tensor, row: int, start: int) -> Tensor:
-        """A parallel pass of x [n, d] at positions start ... of one row."""
-        return self.transformer(x, self._positions(start, len(x)), Sequence(self.kv, row, start))
-
-    def _start(self, slot: int, cap: int) -> None:
+    def start(self, slot: int, cap: int) -> None:
         slots = self.slots
-        slots.inputs[slot] = self.config.special
-        slots.history[slot] = self.config.special
+        slots.forget(slot, self.config.special)
         slots.count[slot] = 0
         slots.cap[slot] = cap
         slots.failed[slot] = 0
         slots.live[slot] = 1
+
+    @property
+    def n_shared_units(self) -> int:
+        """Units of the pool that hold unconditional prefixes."""
+        return len(self.shared) * pages_for(self.config.prefix_len) * self.kv.parts
 
     def leave(self, slot: int) -> Seat:
         """Give the slot and its pages back."""
@@ -180,6 +191,12 @@ class Phase:
         return self.seats.pop(slot)
 
 
+def padded_head(head: nn.Linear) -> Tensor:
+    """The head's weight with zero rows up to a multiple of 64: 16385 rows would take a slow GEMM kernel."""
+    weight = head.weight
+    return torch.cat((weight, weight.new_zeros(-len(weight) % 64, weight.shape[1])))
+
+
 def rows_of(slot: int) -> tuple[int, int]:
     """The conditional and the unconditional row of a slot."""
     return ROWS * slot, ROWS * slot + 1
@@ -189,13 +206,15 @@ class MainPhase(Phase):
     """Codebook 0, one tick a frame until EOS or the cap; then the known rest as one parallel chunk."""
 
     def __init__(self, setup: Setup, slots: int) -> None:
+        self.head = padded_head(setup.lm.transformer.lm_head)
         super().__init__(setup, setup.lm.main, 1, setup.config.prefix_len, slots)
+        self.shared: dict[TextIds, Shared] = {}
 
     def _tick(self) -> None:
         ids = self.slots.inputs[:, 0].repeat_interleave(ROWS)
-        hidden = self.stack.tick(self.setup.lm.main_input(ids), self.kv, self.slots, self.scratch)
+        hidden = self.stack.run(self.setup.lm.main_input(ids), self._attend)
         self.setup.ops.store_hidden(hidden, self.hidden, self.slots)
-        self.setup.ops.sample_main(self.setup.lm.head0(hidden), self.slots, self.setup.sampling)
+        self.setup.ops.sample_main(linear(hidden, self.head), self.slots, self.setup.sampling)
 
     def _grow(self, row: int, n_positions: int) -> None:
         self.kv.grow(row, n_positions)
@@ -208,8 +227,8 @@ class MainPhase(Phase):
         text = request.conditioning
         main, sub = prefix(self.setup.lm, text.cond, request.prompt, self.setup.pad_id)
         self._grow(cond, P)
-        put_hidden(self.hidden, cond, 0, self._pass(main, cond, 0))
-        shared = self._unconditional(text.uncond)
+        put_hidden(self.hidden, cond, 0, self.prefix_pass(main[None], self.kv, (cond,), 0)[0])
+        shared = self.unconditional(text.uncond)
         begin_with(self.kv, uncond, shared.kv, P)
         begin_with(self.hidden, uncond, shared.hidden, P)
         self.slots.banned[slot] = 0
@@ -217,26 +236,21 @@ class MainPhase(Phase):
             ids = torch.from_numpy(np.unique(request.prompt[0])).long().to(self.slots.banned.device)
             self.slots.banned[slot, ids[ids < self.config.code_size]] = 1
         self.slots.keys[slot] = torch.tensor(split_seed(request.seed)).to(self.slots.keys.device)
-        self._start(slot, request.max_frames)
-        self.seats[slot] = Seat(request, request.max_frames, order, prefix_sub=torch.stack((sub, shared.sub)))
+        self.start(slot, request.max_frames)
+        self.seats[slot] = Seat(request, request.max_frames, order, prefix_sub=sub, shared=shared)
 
-    def _unconditional(self, text: TextIds) -> _Prefix:
+    def unconditional(self, text: TextIds) -> Shared:
         """Prefix of the unconditional row: it depends on no song, so it is computed once and its pages are shared."""
         if text not in self.shared:
             P, lm = self.config.prefix_len, self.setup.lm
-            kv = Table(self.setup.kv, 1, pages_for(P), self.kv.parts)
-            hidden = Table(self.setup.hidden, 1, pages_for(P), 1)
+            n_pages = pages_for(self.setup.n_positions)
+            kv, hidden = Table(self.setup.kv, 1, n_pages, self.kv.parts), Table(self.setup.hidden, 1, n_pages, 1)
             kv.grow(0, P)
             hidden.grow(0, P)
             main, sub = prefix(lm, text, None, self.setup.pad_id)
-            put_hidden(hidden, 0, 0, lm.main(main, self._positions(0, P), Sequence(kv, 0, 0)))
-            self.shared[text] = _Prefix(kv.owned[0], hidden.owned[0], sub)
+            put_hidden(hidden, 0, 0, self.prefix_pass(main[None], kv, (0,), 0)[0])
+            self.shared[text] = Shared(kv.owned[0], hidden.owned[0], sub)
         return self.shared[text]
-
-    @property
-    def n_shared_units(self) -> int:
-        """Units of the pool that hold unconditional prefixes."""
-        return sum(len(prefix_.kv) * self.kv.parts for prefix_ in self.shared.values())
 
     def parts_to_finish(self, slot: int) -> int:
         """Units that the chunk behind the song's end takes."""
@@ -252,15 +266,18 @@ class MainPhase(Phase):
         device = self.slots.live.device
         ids = torch.full((config.max_delay,), config.special, dtype=torch.int64, device=device)
         ids[0] = codes[-1] if at_cap else config.eos
-        held = []
-        for row in rows_of(slot):
+        rows = rows_of(slot)
+        for row in rows:
             self._grow(row, start + config.max_delay)
-            put_hidden(self.hidden, row, start, self._pass(lm.main_input(ids), row, start))
+        chunk = self.chunk_pass(lm.main_input(ids).expand(ROWS, -1, -1), self.kv, rows, start)
+        held = []
+        for row, hidden in zip(rows, chunk, strict=True):
+            put_hidden(self.hidden, row, start, hidden)
             n_shared = self.hidden.n_shared[row]
             held.append(Held(self.hidden.host[row, :n_shared].tolist(), self.hidden.release(row)))
         self.leave(slot)
-        assert seat.prefix_sub is not None
-        return Draft(seat.request, codes, at_cap, (held[0], held[1]), seat.prefix_sub, slot)
+        assert seat.prefix_sub is not None and seat.shared is not None
+        return Draft(seat.request, codes, at_cap, (held[0], held[1]), seat.prefix_sub, seat.shared, slot)
 
 
 def begin_with(table: Table, row: int, pages: Pages, n_positions: int) -> None:
@@ -278,33 +295,52 @@ class SubPhase(Phase):
     """Codebooks 1 and 2, one tick a frame, from the main hidden states; stops at the earliest EOS of all codebooks."""
 
     def __init__(self, setup: Setup, slots: int) -> None:
+        self.heads = torch.cat([padded_head(head) for head in setup.lm.linears])
         super().__init__(setup, setup.lm.sub, 2, setup.config.prefix_len + setup.config.max_delay, slots)
+        self.shared: dict[TextIds, Pages] = {}
 
     def _tick(self) -> None:
         lm, ops = self.setup.lm, self.setup.ops
         table1, table2 = lm.layer2_emb["1"].weight, lm.layer2_emb["2"].weight
         y = lm.mlp(ops.gather_sub_input(self.slots, table1, table2, self.hidden))
-        z = self.stack.tick(y, self.kv, self.slots, self.scratch)
-        logits = (linear(z, head.weight) for head in lm.linears)
-        ops.sample_sub(*logits, self.slots, self.setup.sampling)
+        z = self.stack.run(y, self._attend)
+        ops.sample_sub(linear(z, self.heads).unflatten(-1, (2, -1)), self.slots, self.setup.sampling)
 
     def parts_to_enter(self) -> int:
-        """Units that a song takes at its entry."""
-        return ROWS * pages_for(self.slots.base) * self.kv.parts
+        """Units that a song takes at its entry, the first one the shared prefix too."""
+        return (ROWS * pages_for(self.slots.base) + pages_for(self.config.prefix_len)) * self.kv.parts
 
     def enter(self, draft: Draft, order: int) -> None:
         """Prefix and steps 0 .. D-1 hold only SPECIAL in codebooks 1 and 2: P and then D positions in parallel."""
         slot, config, lm = self.free.pop(0), self.config, self.setup.lm
         P, D = config.prefix_len, config.max_delay
-        special = torch.full((D,), config.special, dtype=torch.int64, device=self.slots.live.device)
-        for row, held, prefix_sub in zip(rows_of(slot), draft.hidden, draft.prefix_sub, strict=True):
+        rows = cond, uncond = rows_of(slot)
+        for row, held in zip(rows, draft.hidden, strict=True):
             self.hidden.share(row, held.shared)
             self.hidden.adopt(row, held.own)
-            self.kv.grow(row, P + D)
-            self._pass(lm.fuse(prefix_sub, get_hidden(self.hidden, row, 0, P)), row, 0)
-            self._pass(lm.fuse(lm.sub_embed(special, special), get_hidden(self.hidden, row, P, D)), row, P)
-        self._start(slot, len(draft.codes0))
+        self.kv.grow(cond, P + D)
+        x = lm.fuse(draft.prefix_sub, get_hidden(self.hidden, cond, 0, P))
+        self.prefix_pass(x[None], self.kv, (cond,), 0)
+        begin_with(self.kv, uncond, self._unconditional(draft, uncond), P)
+        self.kv.grow(uncond, P + D)
+        special = torch.full((D,), config.special, dtype=torch.int64, device=self.slots.live.device)
+        embedded = lm.sub_embed(special, special)
+        chunk = torch.stack([lm.fuse(embedded, get_hidden(self.hidden, row, P, D)) for row in rows])
+        self.chunk_pass(chunk, self.kv, rows, P)
+        self.start(slot, len(draft.codes0))
         self.seats[slot] = Seat(draft.request, len(draft.codes0), order, draft=draft)
+
+    def _unconditional(self, draft: Draft, row: int) -> Pages:
+        """Pages of the unconditional prefix: its main hidden states are everybody's, so these are too."""
+        text = draft.request.conditioning.uncond
+        if text not in self.shared:
+            P = self.config.prefix_len
+            kv = Table(self.setup.kv, 1, pages_for(self.setup.n_positions), self.kv.parts)
+            kv.grow(0, P)
+            x = self.setup.lm.fuse(draft.shared.sub, get_hidden(self.hidden, row, 0, P))
+            self.prefix_pass(x[None], kv, (0,), 0)
+            self.shared[text] = kv.owned[0]
+        return self.shared[text]
 
     def finish(self, slot: int) -> tuple[Draft, np.ndarray, int]:
         """The song's draft, its tokens int32 [3, e], and the slot."""

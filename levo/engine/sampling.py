@@ -16,16 +16,14 @@ def guide(logits: Tensor, coefficient: float) -> Tensor:
     return uncond + (cond - uncond) * coefficient
 
 
-def penalise(logits: Tensor, history: Tensor, penalty: float, n_codes: int) -> Tensor:
-    """Divide the logit of every distinct code in the window once. logits [S, n]; history int64 [S, window].
+def penalise(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Divide the logit of every distinct code in the window once. logits [S, n]; seen bool [S, n].
 
-    QUIRK kept from upstream: the division is unconditional, so negative logits rise. EOS and SPECIAL (ids of
-    n_codes and more) are never penalised.
+    QUIRK kept from upstream: the division is unconditional, so negative logits rise. EOS, the last id, is never
+    penalised, whether it was seen or not.
     """
-    seen = torch.zeros(logits.shape[0], n_codes + 2, dtype=torch.bool, device=logits.device)
-    seen.scatter_(1, history, True)
-    seen[:, n_codes:] = False
-    return torch.where(seen[:, : logits.shape[1]], logits / penalty, logits)
+    codes = torch.arange(logits.shape[1], device=logits.device) < logits.shape[1] - 1
+    return torch.where(seen & codes, logits / penalty, logits)
 
 
 def draw(logits: Tensor, temperature: float, top_k: int, keys: Tensor, steps: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from levo.model.config import LMConfig
+
 
 @dataclass
 class Slots:
@@ -14,10 +16,13 @@ class Slots:
     live, count (frames so far), cap (frames at most), failed: int32 [G], the rows of `state` [4, G], so that the
     host reads them at once.  K codebooks: 1 or 2.
     inputs: int64 [G, K], ids of the step that the next tick reads.  history: int32 [G, K, window], a ring.
+    seen: uint8 [G, K, C + 2], how often each id stands in the ring, so that a tick need not search it.
     codes: int32 [G, K, longest].  keys: int64 [G, 2] (split_seed).  banned: uint8 [G, C + 1], codebook 0 only.
+    n_used: slots that songs may sit in; the rows of the others are computed by the GEMMs alone.
     """
 
     base: int
+    n_used: int
     state: Tensor
     live: Tensor
     count: Tensor
@@ -25,22 +30,35 @@ class Slots:
     failed: Tensor
     inputs: Tensor
     history: Tensor
+    seen: Tensor
     codes: Tensor
     keys: Tensor
     banned: Tensor
 
     @classmethod
-    def empty(cls, groups: int, books: int, base: int, longest: int, window: int, n_codes: int, device: torch.device) -> "Slots":
-        """All dead. n_codes is C; ids are SPECIAL where nothing is written."""
-        long, int32 = torch.int64, torch.int32
+    def empty(cls, groups: int, n_used: int, books: int, base: int, config: LMConfig, window: int, device: torch.device) -> "Slots":
+        """All dead; ids are SPECIAL where nothing is written."""
+        long, int32, uint8 = torch.int64, torch.int32, torch.uint8
         state = torch.zeros(4, groups, dtype=int32, device=device)
-        return cls(
+        slots = cls(
             base,
+            n_used,
             state,
             *state.unbind(0),
-            inputs=torch.full((groups, books), n_codes + 1, dtype=long, device=device),
-            history=torch.full((groups, books, window), n_codes + 1, dtype=int32, device=device),
-            codes=torch.zeros(groups, books, longest, dtype=int32, device=device),
+            inputs=torch.zeros(groups, books, dtype=long, device=device),
+            history=torch.zeros(groups, books, window, dtype=int32, device=device),
+            seen=torch.zeros(groups, books, config.code_size + 2, dtype=uint8, device=device),
+            codes=torch.zeros(groups, books, config.max_frames, dtype=int32, device=device),
             keys=torch.zeros(groups, 2, dtype=long, device=device),
-            banned=torch.zeros(groups, n_codes + 1, dtype=torch.uint8, device=device),
+            banned=torch.zeros(groups, config.code_size + 1, dtype=uint8, device=device),
         )
+        for slot in range(groups):
+            slots.forget(slot, config.special)
+        return slots
+
+    def forget(self, slot: int, special: int) -> None:
+        """Nothing written yet: the next input and the whole ring are SPECIAL."""
+        self.inputs[slot] = special
+        self.history[slot] = special
+        self.seen[slot] = 0
+        self.seen[slot, :, special] = self.history.shape[-1]

@@ -4,6 +4,7 @@ The weights stay the model's: q, k and v of a layer become views of one matrix (
 which prefill and chunks use, go on working and nothing is held twice.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -11,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from levo.engine.pages import Table
-from levo.engine.slots import Slots
 from levo.model.lm import Transformer, rope_tables
 
 
@@ -43,7 +42,7 @@ class _Layer:
 
 
 class Stack:
-    """Runs R rows through the transformer, one position each, at one row count whatever is live."""
+    """Runs n positions through the transformer, whoever they belong to: that is known to the attention alone."""
 
     def __init__(self, transformer: Transformer, ops: ModuleType, n_positions: int, heads: tuple[int, int]) -> None:
         self.ops, self.heads, self.norm = ops, heads, transformer.norm
@@ -63,15 +62,16 @@ class Stack:
         cos, sin = rope_tables(positions, heads[1], transformer.theta, weight.dtype)
         self.rope = cos[:, 0].contiguous(), sin[:, 0].contiguous()  # [positions, hd]
 
-    def tick(self, x: Tensor, table: Table, slots: Slots, scratch: Tensor | None) -> Tensor:
-        """x [R, d], overwritten -> hidden after the final norm [R, d]."""
+    def run(self, x: Tensor, attend: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """x [n, d], overwritten -> hidden after the final norm [n, d].
+
+        attend: (layer, qkv [n, 3, H, hd] before rotation) -> attended values [n, H * hd].
+        """
         ops, eps = self.ops, self.norm.eps
         norms = [*(layer.norm1 for layer in self.layers[1:]), self.norm.weight]
         h = ops.add_norm(x, None, self.layers[0].norm1, eps)
         for number, (layer, next_norm) in enumerate(zip(self.layers, norms, strict=True)):
-            qkv = linear(h, layer.qkv).unflatten(-1, (3, *self.heads))
-            out = linear(ops.attend(qkv, table, number, slots, self.rope, scratch), layer.o)
-            h = ops.add_norm(x, out, layer.norm2, eps)
-            out = linear(ops.gate(linear(h, layer.gate_up)), layer.down)
-            h = ops.add_norm(x, out, next_norm, eps)
+            attended = attend(number, linear(h, layer.qkv).unflatten(-1, (3, *self.heads)))
+            h = ops.add_norm(x, linear(attended, layer.o), layer.norm2, eps)
+            h = ops.add_norm(x, linear(ops.gate(linear(h, layer.gate_up)), layer.down), next_norm, eps)
         return h

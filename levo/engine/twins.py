@@ -32,7 +32,7 @@ def gate(gate_up: Tensor) -> Tensor:
 
 
 def attend(
-    qkv: Tensor, table: Table, layer: int, slots: Slots, rope: tuple[Tensor, Tensor], scratch: Tensor | None
+    qkv: Tensor, table: Table, layer: int, slots: Slots, rope: tuple[Tensor, Tensor], scratch: None
 ) -> Tensor:
     """Attend the position that the tick fills, after writing its key and value. Dead rows give zeros.
 
@@ -46,12 +46,35 @@ def attend(
         for row in (ROWS * slot, ROWS * slot + 1):
             q, k, v = qkv[row]  # [H, hd]
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-            kv = KVRow(table, row)
+            kv = KVRow(table.pool.data, table.host[row])
             kv.write(layer, position, k[None], v[None])
             keys, values = kv.read(layer, position + 1)
             # Over this row's own positions only: its shapes, and with them its bits, depend on no other row.
             out[row] = scaled_dot_product_attention(q[None, :, None], keys[None], values[None]).flatten()
     return out
+
+
+def attend_pass(
+    qkv: Tensor, pool: Tensor, units: Tensor, layer: int, starts: Tensor, rope: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Attend n new positions of each row over its earlier ones and themselves, after writing their keys and values.
+
+    qkv [rows, n, 3, H, hd], not rotated; units int32 [rows, pages, parts]; starts int32 [rows]. Returns [rows * n, H * hd].
+    """
+    rows, n = qkv.shape[:2]
+    out = []
+    for row in range(rows):
+        start = int(starts[row])
+        q, k, v = qkv[row].unbind(1)  # [n, H, hd]
+        cos, sin = (t[start : start + n, None] for t in rope)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        kv = KVRow(pool, units[row])
+        kv.write(layer, start, k, v)
+        keys, values = kv.read(layer, start + n)
+        seen = torch.arange(start + n) <= torch.arange(start, start + n)[:, None]
+        attended = scaled_dot_product_attention(q.transpose(0, 1), keys, values, attn_mask=seen.to(q.device))
+        out.append(attended.transpose(0, 1).reshape(n, -1))
+    return torch.cat(out)
 
 
 def store_hidden(hidden: Tensor, table: Table, slots: Slots) -> None:
@@ -74,42 +97,51 @@ def gather_sub_input(slots: Slots, table1: Tensor, table2: Tensor, hidden: Table
 
 
 def sample_main(logits: Tensor, slots: Slots, sampling: Sampling) -> None:
-    """Choose codebook 0's next id of every live slot from logits [R, C + 1], and advance the slot."""
-    C = logits.shape[1] - 1
-    guided = rules.guide(logits, sampling.cfg)
+    """Choose codebook 0's next id of every live slot from logits [R, >= C + 1], and advance the slot."""
+    n = slots.banned.shape[1]
+    guided = rules.guide(logits[:, :n], sampling.cfg)
     finite = torch.isfinite(guided).all(dim=1)
-    values = rules.penalise(guided, slots.history[:, 0].long(), sampling.penalty, C)
+    values = rules.penalise(guided, slots.seen[:, 0, :n] > 0, sampling.penalty)
     values = values.masked_fill(slots.banned.bool(), -torch.inf)
     ids = rules.draw(values, sampling.temperature, sampling.top_k, slots.keys, slots.count.long())
-    _advance(slots, ids.clamp(max=C)[:, None], finite, C)
+    _advance(slots, ids.clamp(max=n - 1)[:, None], finite)
 
 
-def sample_sub(logits1: Tensor, logits2: Tensor, slots: Slots, sampling: Sampling) -> None:
-    """Choose codebooks 1 and 2 of every live slot, greedily, and advance the slot. An EOS in either ends it."""
-    C = logits1.shape[1] - 1
-    guided = torch.stack([rules.guide(logits, sampling.cfg) for logits in (logits1, logits2)], dim=1)
+def sample_sub(logits: Tensor, slots: Slots, sampling: Sampling) -> None:
+    """Choose codebooks 1 and 2 of every live slot, greedily, and advance the slot. An EOS in either ends it.
+
+    logits [R, 2, >= C + 1].
+    """
+    n = slots.banned.shape[1]
+    guided = rules.guide(logits[:, :, :n], sampling.cfg)
     finite = torch.isfinite(guided).flatten(1).all(dim=1)
-    history = slots.history.long().flatten(0, 1)
-    ids = rules.greedy(rules.penalise(guided.flatten(0, 1), history, sampling.penalty, C)).clamp(max=C)
-    _advance(slots, ids.reshape(-1, 2), finite, C)
+    seen = slots.seen[:, :, :n].flatten(0, 1) > 0
+    ids = rules.greedy(rules.penalise(guided.flatten(0, 1), seen, sampling.penalty)).clamp(max=n - 1)
+    _advance(slots, ids.reshape(-1, 2), finite)
 
 
-def _advance(slots: Slots, ids: Tensor, finite: Tensor, C: int) -> None:
+def _advance(slots: Slots, ids: Tensor, finite: Tensor) -> None:
     """Write ids [G, K] of live slots whose logits were finite; EOS, the cap and broken logits end a slot."""
-    alive = slots.live.bool()
-    slots.failed[alive & ~finite] = 1
-    slots.live[alive & ~finite] = 0
-    chosen = (alive & finite).nonzero().flatten()
-    ids, step = ids[chosen], slots.count[chosen].long()
-    slots.inputs[chosen] = ids
-    slots.history[chosen, :, step % slots.history.shape[-1]] = ids.int()
-    is_eos = (ids == C).any(dim=1)
-    going = chosen[~is_eos]
-    slots.codes[going, :, step[~is_eos]] = ids[~is_eos].int()
-    slots.count[going] += 1
-    slots.live[chosen[is_eos]] = 0
-    slots.live[slots.count >= slots.cap] = 0
+    eos, window = slots.banned.shape[1] - 1, slots.history.shape[-1]
+    for slot in slots.live.nonzero().flatten().tolist():
+        if not finite[slot]:
+            slots.failed[slot] = 1
+            slots.live[slot] = 0
+            continue
+        step, chosen = int(slots.count[slot]), ids[slot]
+        slots.inputs[slot] = chosen
+        for book, code in enumerate(chosen.tolist()):
+            slots.seen[slot, book, slots.history[slot, book, step % window]] -= 1
+            slots.seen[slot, book, code] += 1
+        slots.history[slot, :, step % window] = chosen.int()
+        if bool((chosen == eos).any()):
+            slots.live[slot] = 0
+            continue
+        slots.codes[slot, :, step] = chosen.int()
+        slots.count[slot] += 1
+        if step + 1 == int(slots.cap[slot]):
+            slots.live[slot] = 0
 
 
-def scratch(rows: int, heads: int, head_dim: int, n_positions: int, device: torch.device) -> None:
+def scratch(n_used: int, rows: int, heads: int, head_dim: int, n_positions: int, like: Tensor) -> None:
     """The twins need no room for partial sums."""

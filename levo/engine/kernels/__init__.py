@@ -6,11 +6,13 @@ are constants, because a choice made by timing could change bits between two run
 
 from levo.engine.kernels.attention import attend, scratch
 from levo.engine.kernels.fused import add_norm, gate, gather_sub_input, store_hidden
+from levo.engine.kernels.passes import attend_pass
 from levo.engine.kernels.sample import sample_main, sample_sub
 
 __all__ = [
     "add_norm",
     "attend",
+    "attend_pass",
     "gate",
     "gather_sub_input",
     "sample_main",

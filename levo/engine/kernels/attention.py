@@ -15,7 +15,8 @@ from torch import Tensor
 from levo.engine.pages import PAGE, Table
 from levo.engine.slots import Slots
 
-SPLIT = 1024  # positions; a constant of the numbers, not a tuning knob: partial sums are combined per split
+SPLIT = 512  # positions; part of the numbers, not a tuning knob: partial sums are combined split by split
+BLOCK = 32  # positions read at once by one warp: 99 % of copy bandwidth on an H200 (docs/benchmarks/decode.md)
 
 
 @triton.jit
@@ -32,7 +33,7 @@ def _rotate(x_ptr, cos, sin, HD: tl.constexpr):
 def _attend_split(
     qkv, pool, table, live, count, cos_table, sin_table, partial, peak_mass,
     base, layer_offset, unit_index, unit_stride, n_pages, n_units, scale,
-    H: tl.constexpr, HD: tl.constexpr, PAGE_: tl.constexpr, SPLIT_: tl.constexpr,
+    H: tl.constexpr, HD: tl.constexpr, PAGE_: tl.constexpr, SPLIT_: tl.constexpr, BLOCK_: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     head = tl.program_id(1)
@@ -45,7 +46,7 @@ def _attend_split(
     if first > new:
         return
     d = tl.arange(0, HD)
-    p = tl.arange(0, PAGE_)
+    p = tl.arange(0, BLOCK_)
     cos = tl.load(cos_table + new * HD + d).to(tl.float32)
     sin = tl.load(sin_table + new * HD + d).to(tl.float32)
     row_ptr = qkv + row * 3 * H * HD + head * HD
@@ -67,16 +68,31 @@ def _attend_split(
         mass = 1.0
         acc = v_new.to(tl.float32)
     stop = tl.minimum(new, first + SPLIT_)
-    for start in range(first, stop, PAGE_):
+    whole = stop - stop % BLOCK_
+    for start in range(first, whole, BLOCK_):
         unit = tl.load(pages + (start // PAGE_) * n_units).to(tl.int64)
-        tile = pool + unit * unit_stride + layer_offset + head * PAGE_ * HD + p[:, None] * HD + d[None, :]
-        filled = (start + p) < stop
-        k = tl.load(tile, mask=filled[:, None], other=0.0).to(tl.float32)
-        v = tl.load(tile + H * PAGE_ * HD, mask=filled[:, None], other=0.0).to(tl.float32)
+        tile = pool + unit * unit_stride + layer_offset + (head * PAGE_ + start % PAGE_) * HD
+        at = tile + p[:, None] * HD + d[None, :]
+        k = tl.load(at).to(tl.float32)
+        score = tl.sum(k * q[None, :], 1)
+        higher = tl.maximum(peak, tl.max(score, 0))
+        weight = tl.exp(score - higher)
+        shrink = tl.exp(peak - higher)
+        v = tl.load(at + H * PAGE_ * HD).to(tl.float32)
+        acc = acc * shrink + tl.sum(v * weight[:, None], 0)
+        mass = mass * shrink + tl.sum(weight, 0)
+        peak = higher
+    if whole < stop:
+        unit = tl.load(pages + (whole // PAGE_) * n_units).to(tl.int64)
+        tile = pool + unit * unit_stride + layer_offset + (head * PAGE_ + whole % PAGE_) * HD
+        at = tile + p[:, None] * HD + d[None, :]
+        filled = (whole + p) < stop
+        k = tl.load(at, mask=filled[:, None], other=0.0).to(tl.float32)
         score = tl.where(filled, tl.sum(k * q[None, :], 1), -float("inf"))
         higher = tl.maximum(peak, tl.max(score, 0))
         weight = tl.exp(score - higher)
         shrink = tl.exp(peak - higher)
+        v = tl.load(at + H * PAGE_ * HD, mask=filled[:, None], other=0.0).to(tl.float32)
         acc = acc * shrink + tl.sum(v * weight[:, None], 0)
         mass = mass * shrink + tl.sum(weight, 0)
         peak = higher
@@ -89,61 +105,69 @@ def _attend_split(
 @triton.jit
 def _combine_splits(
     partial, peak_mass, live, count, out, base, rows,
-    H: tl.constexpr, HD: tl.constexpr, SPLIT_: tl.constexpr,
+    H: tl.constexpr, HD: tl.constexpr, SPLIT_: tl.constexpr, H_BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    head = tl.program_id(1)
+    h = tl.arange(0, H_BLOCK)
     d = tl.arange(0, HD)
-    target = out + (row * H + head) * HD + d
+    inside = h < H
+    target = out + (row * H + h[:, None]) * HD + d[None, :]
     if tl.load(live + row // 2) == 0:
-        tl.store(target, tl.zeros([HD], dtype=tl.float32).to(out.dtype.element_ty))
+        zeros = tl.zeros([H_BLOCK, HD], dtype=tl.float32).to(out.dtype.element_ty)
+        tl.store(target, zeros, mask=inside[:, None])
         return
     new = base + tl.load(count + row // 2)
-    peak = -float("inf")
-    mass = 0.0
-    acc = tl.zeros([HD], dtype=tl.float32)
+    peak = tl.full([H_BLOCK], -float("inf"), dtype=tl.float32)
+    mass = tl.zeros([H_BLOCK], dtype=tl.float32)
+    acc = tl.zeros([H_BLOCK, HD], dtype=tl.float32)
     for split in range(0, new // SPLIT_ + 1):
-        at = (split * rows + row) * H + head
-        its_peak = tl.load(peak_mass + at * 2)
+        at = (split * rows + row) * H + h
+        its_peak = tl.load(peak_mass + at * 2, mask=inside, other=0.0)
         higher = tl.maximum(peak, its_peak)
         shrink = tl.exp(peak - higher)
         grow = tl.exp(its_peak - higher)
-        acc = acc * shrink + tl.load(partial + at * HD + d) * grow
-        mass = mass * shrink + tl.load(peak_mass + at * 2 + 1) * grow
+        its_sum = tl.load(partial + at[:, None] * HD + d[None, :], mask=inside[:, None], other=0.0)
+        acc = acc * shrink[:, None] + its_sum * grow[:, None]
+        mass = mass * shrink + tl.load(peak_mass + at * 2 + 1, mask=inside, other=1.0) * grow
         peak = higher
-    tl.store(target, (acc / mass).to(out.dtype.element_ty))
+    tl.store(target, (acc / mass[:, None]).to(out.dtype.element_ty), mask=inside[:, None])
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """Partial sums of one layer: partial float32 [splits, R, H, hd]; peak_mass float32 [splits, R, H, 2]."""
+    """Partial sums of one layer, of the rows in use: partial float32 [splits, rows, H, hd], peak_mass [..., 2].
+
+    out [R, H * hd]: the result; rows out of use stay zero.
+    """
 
     partial: Tensor
     peak_mass: Tensor
+    out: Tensor
 
 
-def scratch(rows: int, heads: int, head_dim: int, n_positions: int, device: torch.device) -> Scratch:
-    """Room for the splits of the longest song."""
-    shape = (triton.cdiv(n_positions, SPLIT), rows, heads)
-    return Scratch(torch.empty(*shape, head_dim, device=device), torch.empty(*shape, 2, device=device))
+def scratch(n_used: int, rows: int, heads: int, head_dim: int, n_positions: int, like: Tensor) -> Scratch:
+    """Room for the splits of the longest song, in n_used slots of R = rows."""
+    shape = (triton.cdiv(n_positions, SPLIT), 2 * n_used, heads)
+    partial = torch.zeros(*shape, head_dim, dtype=torch.float32, device=like.device)
+    peak_mass = torch.zeros(*shape, 2, dtype=torch.float32, device=like.device)
+    return Scratch(partial, peak_mass, like.new_zeros(rows, heads * head_dim))
 
 
 def attend(
     qkv: Tensor, table: Table, layer: int, slots: Slots, rope: tuple[Tensor, Tensor], scratch: Scratch
 ) -> Tensor:
-    """See levo.engine.twins.attend."""
-    rows, _, heads, head_dim = qkv.shape
-    out = torch.empty(rows, heads * head_dim, dtype=qkv.dtype, device=qkv.device)
+    """See levo.engine.twins.attend. The result is overwritten by the next layer."""
+    _, _, heads, head_dim = qkv.shape
     pool = table.pool.data
     unit, within = divmod(layer, pool.shape[1])
-    n_splits = scratch.partial.shape[0]
+    n_splits, rows = scratch.partial.shape[:2]
     _attend_split[(rows, heads, n_splits)](
         qkv, pool, table.device, slots.live, slots.count, *rope, scratch.partial, scratch.peak_mass,
         slots.base, within * pool.stride(1), unit, pool.stride(0), *table.device.shape[1:], head_dim**-0.5,
-        H=heads, HD=head_dim, PAGE_=PAGE, SPLIT_=SPLIT, num_warps=2,
+        H=heads, HD=head_dim, PAGE_=PAGE, SPLIT_=SPLIT, BLOCK_=BLOCK, num_warps=1,
     )  # fmt: skip
-    _combine_splits[(rows, heads)](
-        scratch.partial, scratch.peak_mass, slots.live, slots.count, out, slots.base, rows,
-        H=heads, HD=head_dim, SPLIT_=SPLIT, num_warps=1,
+    _combine_splits[(rows,)](
+        scratch.partial, scratch.peak_mass, slots.live, slots.count, scratch.out, slots.base, rows,
+        H=heads, HD=head_dim, SPLIT_=SPLIT, H_BLOCK=triton.next_power_of_2(heads), num_warps=4,
     )  # fmt: skip
-    return out
+    return scratch.out

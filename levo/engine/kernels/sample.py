@@ -47,11 +47,20 @@ def _guided(logits, row_stride, slot, ids, n, cfg):
 
 
 @triton.jit
-def _penalised(values, ids, history, window, penalty, n_codes):
-    seen = ids < 0
-    for w in range(window):
-        seen = seen | (ids == tl.load(history + w))
-    return tl.where(seen & (ids < n_codes), values / penalty, values)
+def _penalised(values, ids, seen, penalty, n):
+    times = tl.load(seen + ids, mask=ids < n - 1, other=0)
+    return tl.where(times > 0, values / penalty, values)
+
+
+@triton.jit
+def _remember(history, seen, step, window, code):
+    # The ring forgets its oldest id and takes the new one.
+    place = history + step % window
+    oldest = tl.load(place)
+    if oldest != code:
+        tl.store(seen + oldest, tl.load(seen + oldest) - 1)
+        tl.store(seen + code, tl.load(seen + code) + 1)
+        tl.store(place, code)
 
 
 @triton.jit
@@ -73,8 +82,8 @@ def _kth_value(ordered, k):
 
 @triton.jit
 def _sample_main(
-    logits, live, count, cap, inputs, history, banned, keys, codes, failed,
-    n, window, cfg, penalty, temperature, k, codes_stride, history_stride, banned_stride,
+    logits, live, count, cap, inputs, history, seen, banned, keys, codes, failed,
+    n, row_stride, window, cfg, penalty, temperature, k, codes_stride,
     PURPOSE: tl.constexpr, GREEDY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     slot = tl.program_id(0)
@@ -83,11 +92,13 @@ def _sample_main(
     step = tl.load(count + slot)
     ids = tl.arange(0, BLOCK)
     inside = ids < n
-    values = _guided(logits, n, slot, ids, n, cfg)
+    values = _guided(logits, row_stride, slot, ids, n, cfg)
     # NaN and infinity alike fail value - value == 0.
     broken = tl.sum(((values - values) != 0.0).to(tl.int32), 0) > 0
-    values = _penalised(values, ids, history + slot * history_stride, window, penalty, n - 1)
-    is_banned = tl.load(banned + slot * banned_stride + ids, mask=inside, other=1) != 0
+    ring = history + slot * window
+    times = seen + slot * (n + 1)
+    values = _penalised(values, ids, times, penalty, n)
+    is_banned = tl.load(banned + slot * n + ids, mask=inside, other=1) != 0
     values = tl.where(is_banned, -float("inf"), values)
     if not GREEDY:
         values = values / temperature
@@ -108,7 +119,7 @@ def _sample_main(
         tl.store(live + slot, 0)
     else:
         tl.store(inputs + slot, code.to(tl.int64))
-        tl.store(history + slot * history_stride + step % window, code)
+        _remember(ring, times, step, window, code)
         if is_eos:
             tl.store(live + slot, 0)
         else:
@@ -119,17 +130,16 @@ def _sample_main(
 
 
 @triton.jit
-def _sub_code(logits, slot, history, ids, n, window, cfg, penalty):
-    values = _guided(logits, n, slot, ids, n, cfg)
+def _sub_code(logits, row_stride, slot, seen, ids, n, cfg, penalty):
+    values = _guided(logits, row_stride, slot, ids, n, cfg)
     broken = tl.sum(((values - values) != 0.0).to(tl.int32), 0) > 0
-    values = _penalised(values, ids, history, window, penalty, n - 1)
-    return _lowest_of_largest(values, ids, n), broken
+    return _lowest_of_largest(_penalised(values, ids, seen, penalty, n), ids, n), broken
 
 
 @triton.jit
 def _sample_sub(
-    logits1, logits2, live, count, cap, inputs, history, codes, failed,
-    n, window, cfg, penalty, codes_stride,
+    logits, live, count, cap, inputs, history, seen, codes, failed,
+    n, row_stride, book_stride, window, cfg, penalty, codes_stride,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     slot = tl.program_id(0)
@@ -138,16 +148,17 @@ def _sample_sub(
     step = tl.load(count + slot)
     ids = tl.arange(0, BLOCK)
     ring = history + slot * 2 * window
-    code1, broken1 = _sub_code(logits1, slot, ring, ids, n, window, cfg, penalty)
-    code2, broken2 = _sub_code(logits2, slot, ring + window, ids, n, window, cfg, penalty)
+    times = seen + slot * 2 * (n + 1)
+    code1, broken1 = _sub_code(logits, row_stride, slot, times, ids, n, cfg, penalty)
+    code2, broken2 = _sub_code(logits + book_stride, row_stride, slot, times + n + 1, ids, n, cfg, penalty)
     if broken1 or broken2:
         tl.store(failed + slot, 1)
         tl.store(live + slot, 0)
     else:
         tl.store(inputs + slot * 2, code1.to(tl.int64))
         tl.store(inputs + slot * 2 + 1, code2.to(tl.int64))
-        tl.store(ring + step % window, code1)
-        tl.store(ring + window + step % window, code2)
+        _remember(ring, times, step, window, code1)
+        _remember(ring + window, times + n + 1, step, window, code2)
         is_eos = (code1 == n - 1) or (code2 == n - 1)
         if is_eos:
             tl.store(live + slot, 0)
@@ -161,21 +172,21 @@ def _sample_sub(
 
 def sample_main(logits: Tensor, slots: Slots, sampling: Sampling) -> None:
     """See levo.engine.twins.sample_main."""
-    n = logits.shape[1]
-    _sample_main[(len(slots.live),)](
-        logits, slots.live, slots.count, slots.cap, slots.inputs, slots.history, slots.banned, slots.keys,
-        slots.codes, slots.failed, n, sampling.window, sampling.cfg, sampling.penalty, sampling.temperature,
-        min(sampling.top_k, n), slots.codes.stride(0), slots.history.stride(0), slots.banned.stride(0),
+    n = slots.banned.shape[1]
+    _sample_main[(slots.n_used,)](
+        logits, slots.live, slots.count, slots.cap, slots.inputs, slots.history, slots.seen, slots.banned, slots.keys,
+        slots.codes, slots.failed, n, logits.stride(0), sampling.window, sampling.cfg, sampling.penalty,
+        sampling.temperature, min(sampling.top_k, n), slots.codes.stride(0),
         PURPOSE=PURPOSE_TOKEN << 16, GREEDY=sampling.temperature == 0,
         BLOCK=triton.next_power_of_2(n), num_warps=32 if n > 4096 else 4,
     )  # fmt: skip
 
 
-def sample_sub(logits1: Tensor, logits2: Tensor, slots: Slots, sampling: Sampling) -> None:
+def sample_sub(logits: Tensor, slots: Slots, sampling: Sampling) -> None:
     """See levo.engine.twins.sample_sub."""
-    n = logits1.shape[1]
-    _sample_sub[(len(slots.live),)](
-        logits1, logits2, slots.live, slots.count, slots.cap, slots.inputs, slots.history, slots.codes, slots.failed,
-        n, sampling.window, sampling.cfg, sampling.penalty, slots.codes.stride(1),
+    n = slots.banned.shape[1]
+    _sample_sub[(slots.n_used,)](
+        logits, slots.live, slots.count, slots.cap, slots.inputs, slots.history, slots.seen, slots.codes, slots.failed,
+        n, logits.stride(0), logits.stride(1), sampling.window, sampling.cfg, sampling.penalty, slots.codes.stride(1),
         BLOCK=triton.next_power_of_2(n), num_warps=32 if n > 4096 else 4,
     )  # fmt: skip
