@@ -1,5 +1,6 @@
 """A file for a person, outside any shard: whole or not at all."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -14,5 +15,6 @@ def write_whole(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise NodeError(f"cannot write: {error.strerror}", where=str(path), fix="give another --out") from None
