@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from levo.node.audio import read_members, tar_pieces
 from levo.node.disk import sync_folder, whole_file
 from levo.node.faults import fault
 from levo.node.paths import TEMPORARY, PartName, ShardPaths, part_name
-from levo.node.provenance import PART_SCHEMA
-from levo.node.tables import metadata, read_table, to_table, write_table
+from levo.node.provenance import OUTCOMES, PART_SCHEMA
+from levo.node.tables import metadata, read_table, to_table, with_metadata, write_table
 
 TAR_KEY = "levo.tar"
 
@@ -67,6 +67,8 @@ class PartWriter:
         row: a column of PART_SCHEMA each; its `files` name a member each, without `tar`; `tokens` are lists, or int32
         [3, frames].  files: the members.  Raises ValueError when these do not fit each other or the schema.
         """
+        if row.get("outcome") not in OUTCOMES:
+            raise ValueError(f"song {row.get('song_id')!r}: outcome {row.get('outcome')!r} is none of {OUTCOMES}")
         tar = self.paths.tar(self.attempt, self.rank, self.number).name
         listed = [dict(file, tar=tar) for file in row.get("files") or []]
         if [(file["member"], file["bytes"]) for file in listed] != [(name, len(data)) for name, data in files]:
@@ -91,9 +93,8 @@ class PartWriter:
         key = (self.attempt, self.rank, self.number)
         tar = _write_tar(self.paths.tar(*key), self.files)
         fault("part.rows")
-        found = {TAR_KEY: json.dumps(tar.__dict__)} if tar else {}
-        schema = PART_SCHEMA.with_metadata({**PART_SCHEMA.metadata, **found})
-        write_table(self.rows, schema, self.paths.part(*key))
+        found = {TAR_KEY: json.dumps(asdict(tar))} if tar else {}
+        write_table(self.rows, with_metadata(PART_SCHEMA, found), self.paths.part(*key))
         n_songs = len(self.rows)
         self.rows, self.files = [], []
         self.number += 1

@@ -18,6 +18,7 @@ from levo.node.tables import write_table as write_table
 VERSION = "1"
 STAGES = ("prefill", "main", "sub", "flow", "vae", "encode", "write")
 """What a rank's time can be spent on for a song; `<stage>_s` is its column."""
+OUTCOMES = ("ok", "rejected", "failed")
 
 TEXT, INT, LONG, REAL = pa.string(), pa.int32(), pa.int64(), pa.float64()
 TOKEN_ROWS = pa.list_(pa.list_(INT))

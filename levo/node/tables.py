@@ -76,6 +76,11 @@ def metadata(schema: pa.Schema) -> dict[str, str]:
     return {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
 
 
+def with_metadata(schema: pa.Schema, more: Mapping[str, str]) -> pa.Schema:
+    """A schema with further metadata."""
+    return schema.with_metadata({**metadata(schema), **more})
+
+
 def _damaged(path: Path, why: object) -> NodeError:
     text = str(why).strip().splitlines()[0] if str(why).strip() else "empty"
     return NodeError(
