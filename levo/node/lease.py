@@ -177,8 +177,8 @@ class _Watch:
     def _why_free(self, renewed_s: float) -> str | None:
         age_s = self._now_s() - renewed_s
         is_over = time.monotonic() - self.began >= self.wait_s
-        holder = self.holder
-        if holder and holder.machine == self.me.machine and _started(holder.pid) != holder.started:
+        holder = self.holder or "an unreadable holder"
+        if isinstance(holder, Holder) and holder.machine == self.me.machine and _started(holder.pid) != holder.started:
             return f"{holder} is dead"
         if age_s >= max(self.wait_s, MISSED_S):
             return f"{holder} has not renewed its lease for {age_s:.0f} s"
@@ -190,7 +190,7 @@ class _Watch:
         if age_s >= MISSED_S and renewed_s == self.first_seen[1]:
             return f"{holder} has not renewed its lease during a wait of {self.wait_s:g} s"
         raise NodeError(
-            f"another writer holds this shard: {holder or 'unknown'}; it renewed its lease {age_s:.0f} s ago",
+            f"another writer holds this shard: {holder}; it renewed its lease {age_s:.0f} s ago",
             where=str(self.folder),
             fix="let it finish, or end it (scancel, kill) and start again",
         )
