@@ -52,9 +52,10 @@ class _Copy:
     index: int
 
     @property
-    def rank(self) -> tuple[int, PartName, int]:
-        """The least one counts: ok before failed, then the earliest."""
-        return OUTCOMES.index(self.outcome), self.part, self.index
+    def rank(self) -> tuple[int, int, PartName, int]:
+        """The least one counts: ok before failed, then the earliest; of failures the latest, after `levo retry`."""
+        attempt = -self.part.attempt if self.outcome == "failed" else self.part.attempt
+        return OUTCOMES.index(self.outcome), attempt, self.part, self.index
 
 
 def seal(paths: ShardPaths, songs: Sequence[Song], settings: Settings, attempt: int) -> SealSummary:
