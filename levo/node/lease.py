@@ -159,7 +159,8 @@ class _Watch:
         self.began = time.monotonic()
         self.asked: float | None = None
         self.is_job_gone = False
-        self.first_seen: tuple[int, float] | None = None
+        self.seen: tuple[int, float] | None = None
+        self.seen_at = self.began
         self.holder: Holder | None = None
 
     def look(self) -> tuple[int, str | None]:
@@ -168,29 +169,27 @@ class _Watch:
         if number == 0:
             return 0, ""
         renewed_s, self.holder = _read(_file(self.folder, number))
-        if self.first_seen is None or self.first_seen[0] != number:
-            self.first_seen = (number, renewed_s)
+        if self.seen != (number, renewed_s):
+            self.seen, self.seen_at = (number, renewed_s), time.monotonic()
         if self.holder is not None and self.holder.is_released:
             return number, ""
         return number, self._why_free(renewed_s)
 
     def _why_free(self, renewed_s: float) -> str | None:
-        age_s = self._now_s() - renewed_s
-        is_over = time.monotonic() - self.began >= self.wait_s
+        now_s = time.monotonic()
+        is_over = now_s - self.began >= self.wait_s
+        quiet_s = max(self._now_s() - renewed_s, now_s - self.seen_at)  # the latter needs no clock to be right
         holder = self.holder or "an unreadable holder"
         if isinstance(holder, Holder) and holder.machine == self.me.machine and _started(holder.pid) != holder.started:
             return f"{holder} is dead"
-        if age_s >= max(self.wait_s, MISSED_S):
-            return f"{holder} has not renewed its lease for {age_s:.0f} s"
-        if (age_s >= MISSED_S or is_over) and self._is_job_gone():
+        if quiet_s >= max(self.wait_s, MISSED_S) or (is_over and quiet_s >= MISSED_S):
+            return f"{holder} has not renewed its lease for {quiet_s:.0f} s"
+        if (quiet_s >= MISSED_S or is_over) and self._is_job_gone():
             return f"{holder} is not running any more, says squeue"
         if not is_over:
             return None
-        assert self.first_seen is not None
-        if age_s >= MISSED_S and renewed_s == self.first_seen[1]:
-            return f"{holder} has not renewed its lease during a wait of {self.wait_s:g} s"
         raise NodeError(
-            f"another writer holds this shard: {holder}; it renewed its lease {age_s:.0f} s ago",
+            f"another writer holds this shard: {holder}; it renewed its lease {quiet_s:.0f} s ago",
             where=str(self.folder),
             fix="let it finish, or end it (scancel, kill) and start again",
         )
