@@ -78,6 +78,12 @@ class PlanSummary:
     heaviest: float
     audio_seconds: float
 
+    def __str__(self) -> str:
+        return (
+            f"{self.n_songs} songs in {self.n_shards} shards, about {self.audio_seconds / 3600:.1f} hours of audio and "
+            f"{self.gpu_seconds / 3600:.2f} GPU-hours; shards of {self.lightest:.0f} to {self.heaviest:.0f} GPU-seconds"
+        )
+
 
 def assign(costs: np.ndarray, song_ids: list[str], n_shards: int) -> np.ndarray:
     """The shard of each song, int32 [songs]. See the top."""

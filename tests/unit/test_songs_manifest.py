@@ -229,3 +229,10 @@ def test_an_unreadable_manifest_leaves_the_old_files_and_no_others(run: Callable
             run(broken)
         assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["rejected.parquet", "songs.parquet"]
         assert pq.read_table(tmp_path / "out" / "songs.parquet").to_pylist() == before
+
+
+def test_documentation_has_the_table_of_reasons() -> None:
+    page = (CONFIG.parent / "docs" / "manifest.md").read_text(encoding="utf-8")
+    rows = [f"| `{code}` | {reason.sentence} | {reason.fix} |" for code, reason in REASONS.items()]
+    table = page[page.index("## Reasons") :].splitlines()[6:]
+    assert table == [row.replace("{{", "{").replace("}}", "}") for row in rows]

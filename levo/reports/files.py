@@ -1,0 +1,23 @@
+"""Text files that are there wholly or not at all. Knows nothing of what is in them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from levo.errors import NodeError
+from levo.node.disk import whole_file
+
+
+def write_text(path: Path, text: str) -> None:
+    """Raises NodeError when the file system refuses."""
+    try:
+        with whole_file(path) as file:
+            file.write(text.encode())
+    except OSError as error:
+        fix = "look after the file system (space, quota, rights), then run the same command again"
+        raise NodeError(f"cannot write a report: {error.strerror}", where=str(path), fix=fix) from None
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """JSON without NaN or infinity, which other readers refuse."""
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
