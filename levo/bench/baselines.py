@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from levo.bench.decode import median_seconds
 from levo.engine import sampling as rules
 from levo.engine.request import Sampling
-from levo.model.lm import LM
+from levo.model.lm import LM, Attend
 
 
 class CatCache:
@@ -69,7 +69,7 @@ class StepTime:
         return self.batch * n_frames / frame_rate / (steps * (self.transformers + self.sampling))
 
 
-def one_step(lm: LM, ids: Tensor, position: Tensor, main_attend, sub_attend) -> Tensor:  # noqa: ANN001
+def one_step(lm: LM, ids: Tensor, position: Tensor, main_attend: Attend, sub_attend: Attend) -> Tensor:
     """Logits [rows, 3, C + 1] of one step of both transformers. ids [rows, 3]."""
     hidden = lm.main(lm.main_input(ids[:, 0]), position, main_attend)
     z = lm.sub(lm.sub_input(ids[:, 1], ids[:, 2], hidden), position, sub_attend)
@@ -105,7 +105,7 @@ def time_recipe(lm: LM, batch: int, length: int, steps: int = 20) -> StepTime:
     return _time(lm, batch, caches, steps, captured=True)
 
 
-def _time(lm: LM, batch: int, caches, steps: int, *, captured: bool) -> StepTime:  # noqa: ANN001
+def _time(lm: LM, batch: int, caches: tuple[Attend, Attend], steps: int, *, captured: bool) -> StepTime:
     device = lm.transformer.lm_head.weight.device
     ids = torch.ones(2 * batch, 3, dtype=torch.int64, device=device)
     position = torch.full((2 * batch,), 3000, dtype=torch.int64, device=device)

@@ -3,15 +3,18 @@
 Slots stand at given positions with their pages filled, so what is timed is what a long run spends its time on.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 
 import torch
 
-from levo.engine import kernels
-from levo.engine.pages import PAGE, Pool, pages_for, unit_shape
+from levo.bench.card import show
+from levo.bench.sizes import PAD_ID, random_lm, v2_large
+from levo.engine.build import make_setup
+from levo.engine.memory import MemoryPlan
+from levo.engine.pages import PAGE, pages_for
 from levo.engine.phases import MainPhase, Phase, Setup, SubPhase, rows_of
 from levo.engine.request import Sampling
-from levo.model.lm import LM
 
 GIB = 2**30
 
@@ -24,7 +27,7 @@ def copy_bandwidth(device: torch.device, n_bytes: int = 4 * GIB) -> float:
     return 2 * n_bytes / median_seconds(lambda: target.copy_(source), 10)
 
 
-def median_seconds(call, repeats: int) -> float:
+def median_seconds(call: Callable[[], object], repeats: int) -> float:
     """Median time of a call on the device, by events."""
     times = []
     for _ in range(repeats):
@@ -39,17 +42,34 @@ def median_seconds(call, repeats: int) -> float:
 
 @dataclass(frozen=True)
 class TickTime:
-    """One line of the table. n_bytes: weights and filled positions, each once."""
+    """One line of the table. n_bytes: weights and filled positions, each once; a frame of `slots` songs a tick."""
 
     phase: str
     slots: int
     positions: int
     ms: float
     n_bytes: int
+    tb_s: float
     share_of_copy: float
 
 
-def time_ticks(setup: Setup, phase_class: type[MainPhase] | type[SubPhase], slots: int, positions: int, copy: float):
+def run(sizes: list[tuple[int, int]]) -> None:
+    """`levo bench decode`: a tick of both phases at each (slots, positions), random weights of v2-large, fp16."""
+    device = torch.device("cuda")
+    with torch.inference_mode():
+        lm = random_lm(v2_large(), device, torch.float16, endless=True)
+        copy = copy_bandwidth(device)
+        per_song = max(slots * 2 * pages_for(positions + 2 * PAGE) for slots, positions in sizes)
+        setup = make_setup(lm, PAD_ID, 128, Sampling(), MemoryPlan(3 * per_song + 100, per_song + 100, 0, 0))
+        setup.kv.data.normal_()
+        setup.hidden.data.normal_()
+        rows = [asdict(time_ticks(setup, kind, *size, copy)) for kind in (MainPhase, SubPhase) for size in sizes]
+    show("decode", rows, {"copy_tb_s": copy / 1e12, "gemm_rows": 128})
+
+
+def time_ticks(
+    setup: Setup, phase_class: type[MainPhase] | type[SubPhase], slots: int, positions: int, copy: float
+) -> TickTime:
     """A tick of `slots` songs that all stand at `positions`."""
     phase = phase_class(setup, slots)
     stand(phase, slots, positions)
@@ -62,7 +82,7 @@ def time_ticks(setup: Setup, phase_class: type[MainPhase] | type[SubPhase], slot
             phase.kv.drop(row)
             phase.hidden.drop(row)
     name = "main" if phase_class is MainPhase else "sub"
-    return TickTime(name, slots, positions, seconds * 1e3, n_bytes, n_bytes / seconds / copy)
+    return TickTime(name, slots, positions, seconds * 1e3, n_bytes, n_bytes / seconds / 1e12, n_bytes / seconds / copy)
 
 
 def stand(phase: Phase, slots: int, positions: int) -> None:
@@ -89,12 +109,3 @@ def bytes_of_tick(phase: Phase, slots: int, positions: int) -> int:
     config = phase.config
     row = 2 * config.dim * len(phase.transformer.layers) * lm.transformer.lm_head.weight.element_size()
     return weights + 2 * slots * positions * row
-
-
-def make_setup(lm: LM, sampling: Sampling, pad_id: int, gemm_rows: int, n_units: int) -> Setup:
-    """Pools with random content, so that attention reads real numbers."""
-    like = lm.transformer.lm_head.weight
-    kv, hidden = Pool(n_units, unit_shape(lm.config), like), Pool(n_units, (PAGE, lm.config.dim), like)
-    kv.data.normal_()
-    hidden.data.normal_()
-    return Setup(lm, pad_id, gemm_rows, sampling, kv, hidden, kernels, captured=True)

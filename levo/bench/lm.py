@@ -1,30 +1,88 @@
 """Songs through the whole language model in steady state: x realtime, slot occupancy, share of prefill."""
 
+import gc
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import torch
 
+from levo.bench.baselines import StepTime, time_recipe, time_upstream
+from levo.bench.card import show
+from levo.bench.sizes import PAD_ID, random_lm, v2_large
 from levo.bench.steady import Songs, fill
+from levo.engine.build import build_decoder
 from levo.engine.decoder import Decoder
+from levo.engine.pages import PAGE
+from levo.engine.request import Sampling
+from levo.model.lm import LM
+
+RECIPE_BATCHES = (8, 16, 24, 32, 48, 64)
 
 
 @dataclass
 class Clock:
-    """Books wall time by stage, and what was alive. Every booking waits for the device."""
+    """Books wall time by stage. Every booking waits for the device."""
 
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    slot_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     last: float = field(default_factory=time.perf_counter)
+
+    def restart(self) -> None:
+        """Forget what was booked."""
+        self.seconds.clear()
+        self.last = time.perf_counter()
 
     def __call__(self, stage: str, keys: Sequence[int]) -> None:
         torch.cuda.synchronize()
         now = time.perf_counter()
         self.seconds[stage] += now - self.last
-        self.slot_seconds[stage] += (now - self.last) * len(keys)
         self.last = now
+
+
+def run(slots: int, shortest: int, longest: int, memory_gib: float | None, seconds: float, *, cold: bool) -> None:
+    """`levo bench lm`: ours in steady state, then the recipe at its best batch and upstream's loop, in one run."""
+    device = torch.device("cuda")
+    with torch.inference_mode():
+        lm = random_lm(v2_large(), device, torch.float16, endless=True)
+        ours = time_ours(lm, slots, Songs(shortest, longest), memory_gib, seconds, cold=cold)
+        gc.collect()
+        torch.cuda.empty_cache()
+        frames, config = longest, lm.config
+        length = -(-(config.prefix_len + frames + config.max_delay) // PAGE) * PAGE
+        recipe = [time for time in (try_recipe(lm, batch, length) for batch in RECIPE_BATCHES) if time is not None]
+        upstream = time_upstream(lm, config.prefix_len + frames // 2)
+    rows = [{"what": "ours", "batch": ours.slots, "x_realtime": ours.x_realtime, "step_ms": ours.main_ms + ours.sub_ms}]
+    for name, times in (("recipe", recipe), ("upstream", [upstream])):
+        for time_ in times:
+            speed = time_.x_realtime(frames, config.max_delay, config.frame_rate)
+            step_ms = 1e3 * (time_.transformers + time_.sampling)
+            rows.append({"what": name, "batch": time_.batch, "x_realtime": speed, "step_ms": step_ms})
+    best = max(row["x_realtime"] for row in rows if row["what"] == "recipe")
+    result = {"ours": asdict(ours), "frames": [shortest, longest], "memory_gib": memory_gib, "cold": cold}
+    show("lm", rows, result | {"ours_over_recipe": ours.x_realtime / best})
+
+
+def time_ours(
+    lm: LM, slots: int, songs: Songs, memory_gib: float | None, seconds: float, *, cold: bool = False
+) -> "LMResult":
+    """A decoder of our own for `seconds`, its pools filled with random numbers."""
+    clock = Clock()
+    decoder = build_decoder(lm, PAD_ID, slots, 128, Sampling(), memory_gib, clock)
+    decoder.setup.kv.data.normal_()
+    decoder.setup.hidden.data.normal_()
+    return run_steady(decoder, songs, clock, seconds, cold=cold)
+
+
+def try_recipe(lm: LM, batch: int, length: int) -> StepTime | None:
+    """The recipe at one batch, or None where its buffer does not fit."""
+    try:
+        return time_recipe(lm, batch, length)
+    except torch.OutOfMemoryError:
+        return None
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 @dataclass(frozen=True)
@@ -52,7 +110,7 @@ def run_steady(decoder: Decoder, songs: Songs, clock: Clock, seconds: float, *, 
         fill(decoder, songs)
     step(decoder, songs)
     torch.cuda.synchronize()
-    clock.__init__()
+    clock.restart()
     phases = decoder.main, decoder.sub
     before = [phase.n_frames for phase in phases]
     begin, ticks, done = time.perf_counter(), 0, 0

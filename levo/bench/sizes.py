@@ -32,15 +32,28 @@ def v2_large() -> LMConfig:
     )
 
 
-def random_lm(config: LMConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> LM:
-    """The language model with weights N(0, 0.02), norms 1, straight on the device."""
+def random_lm(
+    config: LMConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    endless: bool = False,
+    rows: tuple[int, int] = (LYRIC_ROWS, STYLE_ROWS),
+) -> LM:
+    """The language model with weights N(0, 0.02), norms 1, straight on the device.
+
+    endless: the heads' EOS rows are 0, so no song ends before its cap and lengths can be forced.
+    """
     with torch.device("meta"):
-        lm = LM(config, LYRIC_ROWS, STYLE_ROWS)
+        lm = LM(config, *rows)
     lm = lm.to(dtype).to_empty(device=device).requires_grad_(False).eval()
-    generator = torch.Generator(device).manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(0)
     for name, tensor in lm.named_parameters():
         if name.endswith(("norm.weight", "layernorm.weight")):
             tensor.fill_(1)
         else:
             tensor.normal_(0, 0.02, generator=generator)
+    if endless:
+        for head in (lm.transformer.lm_head, *lm.linears):
+            head.weight[config.eos] = 0
     return lm

@@ -10,7 +10,7 @@ from collections import deque
 
 from levo.engine.forecast import Ahead, Costs, fits
 from levo.engine.pages import PAGE
-from levo.engine.phases import Draft, MainPhase, Phase, Setup, SubPhase
+from levo.engine.phases import Draft, MainPhase, Need, Phase, Setup, SubPhase
 from levo.engine.request import Book, Finished, Request
 
 WAITING_LIMIT = 8
@@ -30,9 +30,7 @@ class Decoder:
         self.main, self.sub = MainPhase(setup, slots), SubPhase(setup, slots)
         config = setup.config
         n_shared = config.prefix_len // PAGE
-        self.costs = Costs(
-            config.prefix_len, config.max_delay, self.main.kv.parts, self.sub.kv.parts, n_shared
-        )
+        self.costs = Costs(config.prefix_len, config.max_delay, self.main.kv.parts, self.sub.kv.parts, n_shared)
         self.n_admitted = 0
         self.n_preempted = 0
 
@@ -53,8 +51,9 @@ class Decoder:
         return self._sub_step() + self._main_step()
 
     def _sub_step(self) -> list[Done]:
-        while self.drafts and self.sub.free and self._secure(self.sub.parts_to_enter()):
+        while self.drafts and self.sub.free and self._sub_fits(self.drafts[0]):
             draft = self.drafts.popleft()
+            self._secure(Need(self.sub.need_to_enter(draft.request.conditioning.uncond).units, 0))
             self.sub.enter(draft, self._order())
             self.book("prefill", [draft.request.key])
         ended, broken = self._run(self.sub, "sub")
@@ -78,7 +77,7 @@ class Decoder:
             if seat.count == 0:
                 done.append(_failed(self.main.leave(slot).request, EMPTY))
                 continue
-            self._secure(self.main.parts_to_finish(slot), keep=slot)
+            self._secure(self.main.need_to_finish(slot), keep=slot)
             self.drafts.append(self.main.finish(slot))
             self.book("main", [seat.request.key])
         return done
@@ -102,7 +101,7 @@ class Decoder:
                 sentence = f"asks for up to {request.max_frames} frames; the model makes at most {longest}"
                 refused.append(_failed(self.queue.popleft(), sentence))
                 continue
-            if not self.fits(request):
+            if not (self.fits(request) and self._has(self.main.need_to_enter(request.conditioning.uncond))):
                 break
             self.main.enter(self.queue.popleft(), self._order())
             self.book("prefill", [request.key])
@@ -110,25 +109,33 @@ class Decoder:
 
     def fits(self, request: Request) -> bool:
         """Whether the pools will hold everybody's pages when this song is in too. A song alone always enters."""
-        songs = [Ahead(False, 0, request.predicted_frames)]
+        songs = [Ahead(False, 0, request.predicted_frames), *self._in_sub()]
         songs += [Ahead(False, seat.count, seat.request.predicted_frames) for seat in self.main.seats.values()]
         songs += [Ahead(True, 0, len(draft.codes0)) for draft in self.drafts]
-        songs += [Ahead(True, seat.count, seat.cap) for seat in self.sub.seats.values()]
-        if len(songs) == 1:
-            return True
+        return len(songs) == 1 or self._peak_fits(songs)
+
+    def _sub_fits(self, draft: Draft) -> bool:
+        """Whether the sub songs' own growth fits: their lengths are known, so they never run out of pages."""
+        songs = [Ahead(True, 0, len(draft.codes0)), *self._in_sub()]
+        return len(songs) == 1 or self._peak_fits(songs)
+
+    def _in_sub(self) -> list[Ahead]:
+        return [Ahead(True, seat.count, seat.cap) for seat in self.sub.seats.values()]
+
+    def _peak_fits(self, songs: list[Ahead]) -> bool:
         n_units = self.setup.kv.n_parts - self.main.n_shared_units - self.sub.n_shared_units
         return fits(songs, self.costs, n_units, self.setup.hidden.n_parts)
 
-    def _secure(self, n_units: int, keep: int | None = None) -> bool:
-        """Make room for n units by sending the newest main songs back to the queue. False when that is not enough."""
-        while len(self.setup.kv.free) < n_units:
+    def _has(self, need: Need) -> bool:
+        return len(self.setup.kv.free) >= need.units and len(self.setup.hidden.free) >= need.hidden
+
+    def _secure(self, need: Need, keep: int | None = None) -> None:
+        """Make room by sending the newest main songs back to the queue."""
+        while not self._has(need):
             others = [slot for slot in self.main.seats if slot != keep]
-            if not others:
-                return False
             newest = max(others, key=lambda slot: self.main.seats[slot].order)
             self.queue.appendleft(self.main.leave(newest).request)
             self.n_preempted += 1
-        return True
 
     def _order(self) -> int:
         self.n_admitted += 1

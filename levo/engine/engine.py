@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import torch
 
-from levo.engine.codec import NotFinite, Renderer
 from levo.engine.build import build_decoder
+from levo.engine.codec import NotFinite, Renderer
 from levo.engine.decoder import Decoder
 from levo.engine.request import Book, Finished, Request, Sampling, no_book
 from levo.errors import ConfigError

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from levo.engine.pages import PAGE, layers_per_unit, pages_for, unit_shape
+from levo.engine.pages import PAGE, layers_per_unit, pages_for
 from levo.errors import ConfigError
 from levo.model.config import LMConfig
 

@@ -112,26 +112,29 @@ class Table:
         return self.host[row].long().to(self.pool.data.device)
 
 
-class KVRow:
-    """Keys and values of one row as plain torch sees them: positions in, positions out. units: [pages, parts]."""
+class KVRows:
+    """Keys and values of a few rows as plain torch sees them: positions in, positions out.
+
+    units: integer [rows, pages, parts]. All rows are at the same position.
+    """
 
     def __init__(self, pool: Tensor, units: Tensor) -> None:
         self.data, self.units = pool, units.long().to(pool.device)
         self.layers_per_unit = pool.shape[1]
 
     def write(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
-        """Put keys and values [n, H, hd] of positions start ... into the row's pages."""
-        position = torch.arange(start, start + len(k), device=k.device)
-        unit = self.units[position // PAGE, layer // self.layers_per_unit]
+        """Put keys and values [rows, n, H, hd] of positions start ... into the rows' pages."""
+        position = torch.arange(start, start + k.shape[1], device=k.device)
+        unit = self.units[:, position // PAGE, layer // self.layers_per_unit]  # [rows, n]
         within, offset = layer % self.layers_per_unit, position % PAGE
         self.data[unit, within, 0, :, offset] = k
         self.data[unit, within, 1, :, offset] = v
 
     def read(self, layer: int, n: int) -> Tensor:
-        """Keys and values [2, H, n, hd] of the row's first n positions."""
-        unit = self.units[: pages_for(n), layer // self.layers_per_unit]
-        pages = self.data[unit, layer % self.layers_per_unit]  # [pages, 2, H, PAGE, hd]
-        return pages.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :n]
+        """Keys and values [2, rows, H, n, hd] of the rows' first n positions."""
+        unit = self.units[:, : pages_for(n), layer // self.layers_per_unit]
+        pages = self.data[unit, layer % self.layers_per_unit]  # [rows, pages, 2, H, PAGE, hd]
+        return pages.permute(2, 0, 3, 1, 4, 5).flatten(3, 4)[:, :, :, :n]
 
 
 def put_hidden(table: Table, row: int, start: int, values: Tensor) -> None:

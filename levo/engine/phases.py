@@ -70,6 +70,14 @@ class Shared:
     sub: Tensor
 
 
+@dataclass(frozen=True)
+class Need:
+    """Units of the key/value pool and pages of the hidden pool."""
+
+    units: int
+    hidden: int
+
+
 @dataclass
 class Draft:
     """A song after the main phase: its codebook 0 and its main hidden states of P + e + D positions.
@@ -110,7 +118,7 @@ class Phase:
         device = setup.kv.data.device
         self.setup, self.config, self.transformer = setup, config, transformer
         groups = setup.gemm_rows // ROWS
-        self.slots = Slots.empty(groups, slots, books, base, config, setup.sampling.window, device)
+        self.slots = Slots.empty(config, groups, slots, books, base, setup.sampling.window, device)
         parts = len(transformer.layers) // layers_per_unit(config)
         self.kv = Table(setup.kv, setup.gemm_rows, n_pages, parts)
         self.hidden = Table(setup.hidden, setup.gemm_rows, n_pages, 1)
@@ -136,13 +144,24 @@ class Phase:
         """Keys of the songs in the slots."""
         return [seat.request.key for seat in self.seats.values()]
 
-    def need(self, n_ticks: int) -> int:
-        """Units that the next n ticks take from the pool."""
-        short = 0
-        for slot, seat in self.seats.items():
-            end = self.slots.base + min(seat.count + n_ticks, seat.cap)
-            short += sum(max(0, pages_for(end) - self.kv.n_pages(row)) for row in rows_of(slot))
-        return short * self.kv.parts
+    def need(self, n_ticks: int) -> Need:
+        """What the next n ticks take from the pools."""
+        ends = {slot: self.slots.base + min(seat.count + n_ticks, seat.cap) for slot, seat in self.seats.items()}
+        return self._need(ends)
+
+    def _need(self, ends: dict[int, int]) -> Need:
+        """What it takes to hold so many positions in these slots."""
+        rows = [(row, pages_for(end)) for slot, end in ends.items() for row in rows_of(slot)]
+        units, hidden = (
+            sum(max(0, pages - table.n_pages(row)) for row, pages in rows) for table in (self.kv, self.hidden)
+        )
+        return Need(units * self.kv.parts, hidden)
+
+    def need_to_enter(self, text: TextIds) -> Need:
+        """What a song takes at its entry, the first one with its unconditional text the shared prefix too."""
+        P = self.config.prefix_len
+        n_pages = ROWS * pages_for(self.slots.base) - P // PAGE + (0 if text in self.shared else pages_for(P))
+        return Need(n_pages * self.kv.parts, n_pages)
 
     def run(self, n_ticks: int) -> None:
         """n ticks without the host, then look at the slots. Pages are assigned before."""
@@ -252,10 +271,9 @@ class MainPhase(Phase):
             self.shared[text] = Shared(kv.owned[0], hidden.owned[0], sub)
         return self.shared[text]
 
-    def parts_to_finish(self, slot: int) -> int:
-        """Units that the chunk behind the song's end takes."""
-        end = self.slots.base + self.seats[slot].count + 1 + self.config.max_delay
-        return sum(max(0, pages_for(end) - self.kv.n_pages(row)) for row in rows_of(slot)) * self.kv.parts
+    def need_to_finish(self, slot: int) -> Need:
+        """What the chunk behind the song's end takes."""
+        return self._need({slot: self.slots.base + self.seats[slot].count + 1 + self.config.max_delay})
 
     def finish(self, slot: int) -> Draft:
         """The D positions behind the last tick hold known ids (EOS or the last frame, then SPECIAL): one chunk."""
@@ -305,10 +323,6 @@ class SubPhase(Phase):
         y = lm.mlp(ops.gather_sub_input(self.slots, table1, table2, self.hidden))
         z = self.stack.run(y, self._attend)
         ops.sample_sub(linear(z, self.heads).unflatten(-1, (2, -1)), self.slots, self.setup.sampling)
-
-    def parts_to_enter(self) -> int:
-        """Units that a song takes at its entry, the first one the shared prefix too."""
-        return (ROWS * pages_for(self.slots.base) + pages_for(self.config.prefix_len)) * self.kv.parts
 
     def enter(self, draft: Draft, order: int) -> None:
         """Prefix and steps 0 .. D-1 hold only SPECIAL in codebooks 1 and 2: P and then D positions in parallel."""

@@ -36,7 +36,9 @@ class Slots:
     banned: Tensor
 
     @classmethod
-    def empty(cls, groups: int, n_used: int, books: int, base: int, config: LMConfig, window: int, device: torch.device) -> "Slots":
+    def empty(
+        cls, config: LMConfig, groups: int, n_used: int, books: int, base: int, window: int, device: torch.device
+    ) -> "Slots":
         """All dead; ids are SPECIAL where nothing is written."""
         long, int32, uint8 = torch.int64, torch.int32, torch.uint8
         state = torch.zeros(4, groups, dtype=int32, device=device)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from levo.engine import sampling as rules
-from levo.engine.pages import PAGE, KVRow, Table
+from levo.engine.pages import PAGE, KVRows, Table
 from levo.engine.request import Sampling
 from levo.engine.slots import Slots
 from levo.model.lm import rotate
@@ -31,9 +31,7 @@ def gate(gate_up: Tensor) -> Tensor:
     return silu(first) * second
 
 
-def attend(
-    qkv: Tensor, table: Table, layer: int, slots: Slots, rope: tuple[Tensor, Tensor], scratch: None
-) -> Tensor:
+def attend(qkv: Tensor, table: Table, layer: int, slots: Slots, rope: tuple[Tensor, Tensor], scratch: None) -> Tensor:
     """Attend the position that the tick fills, after writing its key and value. Dead rows give zeros.
 
     qkv [R, 3, H, hd], not rotated; rope: cosines and sines [positions, hd].  Returns [R, H * hd].
@@ -43,14 +41,14 @@ def attend(
     for slot in slots.live.nonzero().flatten().tolist():
         position = slots.base + int(slots.count[slot])
         cos, sin = (t[position] for t in rope)
-        for row in (ROWS * slot, ROWS * slot + 1):
-            q, k, v = qkv[row]  # [H, hd]
-            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-            kv = KVRow(table.pool.data, table.host[row])
-            kv.write(layer, position, k[None], v[None])
-            keys, values = kv.read(layer, position + 1)
-            # Over this row's own positions only: its shapes, and with them its bits, depend on no other row.
-            out[row] = scaled_dot_product_attention(q[None, :, None], keys[None], values[None]).flatten()
+        pair = slice(ROWS * slot, ROWS * slot + ROWS)
+        q, k, v = qkv[pair].unbind(1)  # [2, H, hd]
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        kv = KVRows(table.pool.data, table.host[pair])
+        kv.write(layer, position, k[:, None], v[:, None])
+        keys, values = kv.read(layer, position + 1)
+        # Over this slot's own positions only: its shapes, and with them its bits, depend on no other slot.
+        out[pair] = scaled_dot_product_attention(q[:, :, None], keys, values).flatten(1)
     return out
 
 
@@ -59,22 +57,20 @@ def attend_pass(
 ) -> Tensor:
     """Attend n new positions of each row over its earlier ones and themselves, after writing their keys and values.
 
-    qkv [rows, n, 3, H, hd], not rotated; units int32 [rows, pages, parts]; starts int32 [rows]. Returns [rows * n, H * hd].
+    qkv [rows, n, 3, H, hd], not rotated; units int32 [rows, pages, parts]; starts int32 [rows], all equal.
+    Returns [rows * n, H * hd].
     """
-    rows, n = qkv.shape[:2]
-    out = []
-    for row in range(rows):
-        start = int(starts[row])
-        q, k, v = qkv[row].unbind(1)  # [n, H, hd]
-        cos, sin = (t[start : start + n, None] for t in rope)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        kv = KVRow(pool, units[row])
-        kv.write(layer, start, k, v)
-        keys, values = kv.read(layer, start + n)
-        seen = torch.arange(start + n) <= torch.arange(start, start + n)[:, None]
-        attended = scaled_dot_product_attention(q.transpose(0, 1), keys, values, attn_mask=seen.to(q.device))
-        out.append(attended.transpose(0, 1).reshape(n, -1))
-    return torch.cat(out)
+    n, start = qkv.shape[1], int(starts[0])
+    q, k, v = qkv.unbind(2)  # [rows, n, H, hd]
+    cos, sin = (t[start : start + n, None] for t in rope)
+    q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+    kv = KVRows(pool, units)
+    kv.write(layer, start, k, v)
+    keys, values = kv.read(layer, start + n)
+    position = torch.arange(start + n, device=q.device)
+    seen = position <= position[start:, None]
+    attended = scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=seen)  # [rows, H, n, hd]
+    return attended.transpose(1, 2).flatten(0, 1).flatten(1)
 
 
 def store_hidden(hidden: Tensor, table: Table, slots: Slots) -> None:

@@ -5,8 +5,6 @@ import torch
 from levo.engine.philox import split_seed
 from levo.engine.sampling import draw, greedy, guide, penalise
 
-CODES = 8  # EOS 8, SPECIAL 9
-
 
 def keys(n, seed=0):
     return torch.tensor([split_seed(seed + i) for i in range(n)])
@@ -17,10 +15,10 @@ def test_guidance_pairs_neighbouring_rows():
     assert guide(logits, 1.5).tolist() == [[1.5, 1.0], [5.0, 5.0]]
 
 
-def test_penalty_divides_each_distinct_id_once_and_raises_negative_logits():
+def test_penalty_divides_each_seen_code_once_and_raises_negative_logits():
     logits = torch.tensor([[2.0, -2.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0]])
-    history = torch.tensor([[0, 0, 1, 9, 8]])  # twice 0; SPECIAL and EOS are never penalised
-    found = penalise(logits, history, 2.0, CODES)
+    seen = torch.tensor([[True, True, False, False, False, False, False, False, True]])  # EOS, the last, never
+    found = penalise(logits, seen, 2.0)
     assert found.tolist() == [[1.0, -1.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0]]
 
 

@@ -31,9 +31,7 @@ def add_norm(residual: Tensor, delta: Tensor | None, weight: Tensor, eps: float)
     rows, width = residual.shape
     out = torch.empty_like(residual)
     block = triton.next_power_of_2(width)
-    _add_norm[(rows,)](
-        residual, delta, weight, out, width, eps, HAS_DELTA=delta is not None, BLOCK_=block, num_warps=8
-    )
+    _add_norm[(rows,)](residual, delta, weight, out, width, eps, HAS_DELTA=delta is not None, BLOCK_=block, num_warps=8)
     return out
 
 

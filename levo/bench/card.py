@@ -1,0 +1,48 @@
+"""What a figure was measured on, and how a bench speaks: a table for people, then one line of JSON."""
+
+import json
+import os
+import platform
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+
+def card() -> dict[str, Any]:
+    """GPU, driver-side versions, host CPU."""
+    import triton
+
+    device = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": device.name,
+        "gpu_gib": round(device.total_memory / 2**30, 1),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "triton": triton.__version__,
+        "python": platform.python_version(),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+    }
+
+
+def cpu_name() -> str:
+    """Model of the host's processor."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.machine()
+
+
+def show(title: str, rows: list[dict[str, Any]], result: dict[str, Any]) -> None:
+    """Print rows as a table, then everything as one line of JSON, the last of the output."""
+    table = Table(title=title)
+    for name in rows[0]:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()))
+    Console(width=140).print(table)
+    print(json.dumps({"bench": title, "card": card(), "rows": rows, **result}), flush=True)

@@ -1,0 +1,19 @@
+"""A language model of the released size with random weights, on the GPU, in fp16."""
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    collect_ignore_glob = ["test_*.py"]
+
+
+def pytest_report_header():
+    return None if torch.cuda.is_available() else "tests/gpu: skipped, this machine has no GPU"
+
+
+@pytest.fixture(scope="session")
+def full_size_lm():
+    from levo.bench.sizes import random_lm, v2_large
+
+    with torch.inference_mode():
+        return random_lm(v2_large(), torch.device("cuda"), torch.float16, endless=True)
