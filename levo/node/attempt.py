@@ -197,6 +197,7 @@ class Attempt:
                 suspects = self.dispatch.returned(rank, song_ids)
                 self._count_losses(rank, suspects, reason)
             case Broken(error):
+                self.say(f"rank {rank}: {error}")
                 self.end.error = error
             case Bye():
                 self.dispatch.lost(rank)  # after a stop signal: what was in its engine is lost work, and nobody's fault
