@@ -59,6 +59,7 @@ def render(run: Run, cost: Mapping[str, Any], qa: Mapping[str, Any], estimate: M
         attention=_attention(run, cost, qa),
         players=_players(run, heard),
         cost=cost,
+        compared=_compared(cost),
         estimate=estimate,
         plots={name: _markup(plot) for name, plot in _plots(run, cost).items()},
         songs=tables.songs(run),
@@ -88,10 +89,15 @@ def _figures(cost: Mapping[str, Any], qa: Mapping[str, Any]) -> list[tuple[str, 
     million = cost["per_million_3_minute_songs"]
     on_gpus = unit == "GPU" and million
     a_million = f"{words.figure(million['gpu_hours'])} GPU-h a million 3-min songs" if on_gpus else "on CPU ranks"
+    hours, cores = words.figure(cost["gpu_hours"]), words.figure(cost["core_hours"])
+    is_short = cost["gpu_hours"] < 1
+    wall = words.duration(cost["gpu_seconds"]["wall_s"])
     return [
         (f"{n_ok:,}", f"of {words.count(n_songs, 'song')} made", words.count(n_files, "file")),
         (words.duration(cost["audio_hours"] * HOUR_S), "of audio", f"{words.figure(cost['audio_hours'])} hours"),
-        (words.figure(cost["gpu_hours"]), f"{unit}-hours", f"{words.figure(cost['core_hours'])} core-hours"),
+        (wall, f"of {unit} time", f"{hours} {unit}-hours")
+        if is_short
+        else (hours, f"{unit}-hours", f"{cores} core-hours"),
         (f"{words.figure(cost['x_realtime'])}×", "realtime, all included", a_million),
         (f"{n_flagged:,}", "files to listen to", f"of {n_files:,}, by {words.count(len(qa['flags']), 'kind')} of flag"),
         (f"{qa['rejected_rows']['n']:,}", "manifest rows refused", "each with its remedy below"),
@@ -114,6 +120,18 @@ def _attention(run: Run, cost: Mapping[str, Any], qa: Mapping[str, Any]) -> list
     if error is not None and abs(error) > 0.01:
         found.append((f"The bill does not close: {error:+.1%} of the wall time.", "#cost"))
     return found
+
+
+def _compared(cost: Mapping[str, Any]) -> list[Row]:
+    """Planned and actual, with the GPU time of a run of less than an hour in seconds, and the unit's true name."""
+    scale, per = (HOUR_S, "s") if cost["gpu_hours"] < 1 else (1.0, "h")
+    rows = []
+    for row in cost["planned_and_actual"]:
+        if row["unit"] == "GPU-h":
+            values = {name: None if row[name] is None else row[name] * scale for name in ("planned", "actual")}
+            row = {**row, **values, "unit": f"{cost['unit']['name']}-{per}", "is_part": row["what"] != "all together"}
+        rows.append({"is_part": False, **row})
+    return rows
 
 
 def _players(run: Run, heard: list[Player]) -> list[Row]:

@@ -42,6 +42,9 @@ _STYLE: dict[Any, Any] = {
 MOST_POINTS = 3000
 """A scatter of more songs shows this many, evenly spaced in the table."""
 
+LEAST_SHARE = 0.0005
+"""A stage below this share of the time has no bar."""
+
 
 @dataclass(frozen=True)
 class Plot:
@@ -106,9 +109,9 @@ def lengths(predicted_s: np.ndarray, real_s: np.ndarray, at_cap: np.ndarray) -> 
 
 def stages(seconds: Mapping[str, float], unit: str) -> Plot:
     """Time by what it was spent on, in the order given. Load, idle and lost work stand apart."""
-    names = [name for name, value in seconds.items() if value > 0]
+    total = sum(seconds.values())
+    names = [name for name, value in seconds.items() if value > LEAST_SHARE * total]
     values = [seconds[name] for name in names]
-    total = sum(values)
     colours = {"load": THIRD, "idle": THIRD, "lost": BAD, "encode": SECOND, "write": SECOND}
     with _canvas("stages", 5.2, max(2.0, 0.36 * len(names) + 0.6)) as (axes, made):
         bars = axes.barh(range(len(names)), values, height=0.68, color=[colours.get(name, MAIN) for name in names])

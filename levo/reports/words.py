@@ -30,10 +30,10 @@ def count(n: int, one: str, many: str | None = None) -> str:
 
 
 def clock(seconds: float | None) -> str:
-    """m:ss."""
+    """m:ss, whole seconds passed, as players show it."""
     if seconds is None:
         return NONE
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}:{rest:02d}"
 
 

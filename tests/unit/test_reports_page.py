@@ -168,6 +168,13 @@ def test_an_unfinished_shard_is_said_on_the_page(finished: Path, tmp_path: Path)
     assert "1 shard not finished" in html and "1 of 2 shards finished" in html
 
 
+def test_a_gpu_run_speaks_of_gpus_and_of_a_million_songs(tmp_path: Path) -> None:
+    html = report_run(make_run(tmp_path / "t", n_songs=4, gpu="NVIDIA GH200 120GB")).read_text()
+    assert "GPU-hours" in html and "rank-s" not in html and "CPU ranks" not in html
+    assert "a million songs of three minutes take" in html
+    assert "NVIDIA GH200" in json.loads((tmp_path / "t/reports/calibration.json").read_text())["name"]
+
+
 def test_what_is_missing_is_said_with_its_remedy(finished: Path, tmp_path: Path) -> None:
     run_dir = Path(shutil.copytree(finished, tmp_path / "t"))
     (run_dir / "qa/00001.parquet").unlink()
@@ -216,5 +223,5 @@ def test_figures_are_short(value: float | None, words: str) -> None:
 
 
 def test_small_words() -> None:
-    assert (clock(59.6), clock(187.2), clock(None)) == ("1:00", "3:07", "–")
+    assert (clock(59.6), clock(187.2), clock(None)) == ("0:59", "3:07", "–")
     assert (count(1, "song"), count(2000, "song")) == ("1 song", "2,000 songs")
