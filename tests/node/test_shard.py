@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from fakes.shards import lasting, make_run, plan, run, settings, song, start
+from fakes.shards import SONGS, lasting, make_run, plan, run, settings, start
 
 from levo.errors import NodeError
 from levo.node.attempt import Attempt, Job
@@ -16,17 +16,6 @@ from levo.node.journal import Journal
 from levo.node.lease import Lease
 from levo.node.retry import retry_run
 from levo.node.stopping import StopSignals
-
-SONGS = [song(number) for number in range(6)]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """Rows of a run in which nothing goes wrong, on two ranks."""
-    run_dir = tmp_path_factory.mktemp("undisturbed")
-    paths = make_run(run_dir, SONGS, settings(ranks=2))
-    assert run(run_dir)[0] == 0
-    return lasting(paths)
 
 
 def outcomes(paths):
