@@ -120,7 +120,6 @@ class Attempt:
                 shard=job.shard,
                 attempt=job.attempt,
                 rank=rank,
-                n_ranks=len(job.gpus),
                 device="cpu" if gpu is None else "cuda",
                 maker=job.maker,
                 settings=job.settings,
