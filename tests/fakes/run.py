@@ -132,7 +132,7 @@ def _make_songs(rows: RowMaker, writer: PartWriter, songs: list[Song], ledger: L
 
 
 def _row_maker(paths: ShardPaths, attempt: int, settings: Settings, gpu: str | None) -> RowMaker:
-    order = RankOrder(paths.run_dir, paths.number, attempt, 0, 1, "cpu", "fakes:none", settings, 1)
+    order = RankOrder(paths.run_dir, paths.number, attempt, 0, "cpu", "fakes:none", settings, 1)
     recipe = Recipe(Path("models/fake"), "cpu", "float32", 8, 16, Sampling(), 10, 1.5)
     making = Making(_NoModel(), _NoModel, RATE, "fake", "f" * 64)  # type: ignore[arg-type]
     versions = dict.fromkeys(Machine.__dataclass_fields__)
