@@ -13,6 +13,7 @@ import socket
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -115,12 +116,19 @@ class Lease:
     def _take(self, number: int) -> bool:
         """Make the file of this number, unless somebody else is faster."""
         goal = _file(self.paths.lease, number)
-        draft = self.paths.lease / f".{number:06d}.{self.me.pid}.{threading.get_ident()}{TEMPORARY}"
+        draft = self.paths.lease / f".{number:06d}.{uuid.uuid4().hex}{TEMPORARY}"
         self._write(draft)
         try:
             os.link(draft, goal)
         except FileExistsError:
-            return False
+            if draft.stat().st_nlink != 2:  # on NFS a repeated request may fail though the first one made the link
+                return False
+        except OSError as error:
+            raise NodeError(
+                f"the lease cannot be made: {error.strerror}",
+                where=str(goal),
+                fix="results/ must lie on a file system with hard links (Lustre, GPFS, NFS, ext4, xfs)",
+            ) from None
         finally:
             draft.unlink()
         sync_folder(self.paths.lease)
@@ -196,7 +204,7 @@ class _Watch:
 
     def _now_s(self) -> float:
         """The file system's own time: this host's clock may differ from that of the holder's host."""
-        probe = self.folder / f".probe.{self.me.pid}.{threading.get_ident()}{TEMPORARY}"
+        probe = self.folder / f".probe.{uuid.uuid4().hex}{TEMPORARY}"
         probe.write_bytes(b"\n")
         now = probe.stat().st_mtime
         probe.unlink()

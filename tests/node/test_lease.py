@@ -312,3 +312,31 @@ def test_slurm_is_asked_rarely(paths: ShardPaths, tmp_path: Path, monkeypatch: p
     watch = _Watch(paths.lease, new(paths).me, 120)
     assert [watch.look()[1] for _ in range(20)] == [None] * 20
     assert (tmp_path / "asked").read_text() == "asked\n"
+
+
+def test_a_file_system_without_hard_links_is_an_error_in_words(
+    paths: ShardPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(NodeError, match="Operation not permitted") as raised:
+        new(paths).acquire()
+    assert "hard links" in raised.value.fix
+    assert not list(paths.lease.iterdir())
+
+
+def test_a_link_that_was_made_though_nfs_says_it_failed_counts(
+    paths: ShardPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def lost_answer(*names: Path) -> None:
+        link(*names)
+        raise FileExistsError(17, "File exists")
+
+    monkeypatch.setattr(os, "link", lost_answer)
+    lease = new(paths)
+    lease.acquire()
+    lease.release()
