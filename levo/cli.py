@@ -23,6 +23,8 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="Model directories.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+bench_app = typer.Typer(help="How fast it is. Random weights at full size; a GPU is needed.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, results/RUN.")]
 Shard = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="Number of the shard.")]
@@ -216,3 +218,44 @@ def model_tiny(
 
     write_tiny(out, seed)
     print(f"{out}/model.json")
+
+
+@bench_app.command("decode")
+def bench_decode(
+    sizes: Annotated[list[str], typer.Argument(metavar="SLOTSxPOSITIONS...", help="For example 16x3200 32x3200.")],
+) -> None:
+    """Time a tick of each phase: milliseconds, bytes a second, share of copy bandwidth."""
+    from levo.bench import decode
+
+    decode.run([_size(text) for text in sizes])
+
+
+@bench_app.command("profile")
+def bench_profile(size: Annotated[str, typer.Argument(metavar="SLOTSxPOSITIONS")] = "16x3200") -> None:
+    """List a tick's kernels with their time and share."""
+    from levo.bench import profile
+
+    profile.run(*_size(size))
+
+
+@bench_app.command("lm")
+def bench_lm(
+    frames: Annotated[tuple[int, int], typer.Argument(metavar="SHORTEST LONGEST", help="Frames of the songs.")],
+    slots: Annotated[int, typer.Option(min=1, max=64)] = 48,
+    seconds: Annotated[float, typer.Option(min=1, help="How long the steady state is timed.")] = 60,
+    memory_gib: Annotated[float | None, typer.Option(help="As if the device had no more, in GiB.")] = None,
+    sync_ticks: Annotated[int, typer.Option(min=1, help="Ticks between two looks at the device.")] = 8,
+    cold: Annotated[bool, typer.Option(help="Start with empty slots.")] = False,
+    baselines: Annotated[bool, typer.Option(help="Time the recipe and upstream's loop beside it.")] = True,
+) -> None:
+    """Run songs through the whole language model in steady state, beside the public ways."""
+    from levo.bench import lm
+
+    lm.run(lm.Load(slots, *frames, seconds, memory_gib, sync_ticks, cold), baselines=baselines)
+
+
+def _size(text: str) -> tuple[int, int]:
+    slots, _, positions = text.partition("x")
+    if not (slots.isdigit() and positions.isdigit()):
+        raise typer.BadParameter(f"{text!r} is not SLOTSxPOSITIONS, as 16x3200")
+    return int(slots), int(positions)

@@ -46,6 +46,9 @@ class EngineSettings(_Section):
     gemm_rows: int | None = Field(
         None, ge=16, description="Fixed row count of every decode GEMM; null: 128 on a GPU, 16 on a CPU."
     )
+    memory_gib: float | None = Field(
+        None, gt=0, description="GiB of the device that a rank may use; null: all that is free at its start."
+    )
 
 
 class CodecSettings(_Section):

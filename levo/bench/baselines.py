@@ -121,10 +121,9 @@ def _time(lm: LM, batch: int, caches: tuple[Attend, Attend], steps: int, *, capt
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             logits = forward()
-        run = graph.replay
+        transformers = median_seconds(graph.replay, steps)
     else:
-        run = forward
-    transformers = median_seconds(run, steps)
+        transformers = median_seconds(forward, steps)
 
     def tail() -> None:
         ids.copy_(sample_eagerly(logits, Sampling(), history, generator).repeat(2, 1))

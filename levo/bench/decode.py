@@ -17,6 +17,7 @@ from levo.engine.phases import MainPhase, Phase, Setup, SubPhase, rows_of
 from levo.engine.request import Sampling
 
 GIB = 2**30
+GEMM_ROWS = 128
 
 
 def copy_bandwidth(device: torch.device, n_bytes: int = 4 * GIB) -> float:
@@ -55,16 +56,21 @@ class TickTime:
 
 def run(sizes: list[tuple[int, int]]) -> None:
     """`levo bench decode`: a tick of both phases at each (slots, positions), random weights of v2-large, fp16."""
-    device = torch.device("cuda")
     with torch.inference_mode():
-        lm = random_lm(v2_large(), device, torch.float16, endless=True)
-        copy = copy_bandwidth(device)
-        per_song = max(slots * 2 * pages_for(positions + 2 * PAGE) for slots, positions in sizes)
-        setup = make_setup(lm, PAD_ID, 128, Sampling(), MemoryPlan(3 * per_song + 100, per_song + 100, 0, 0))
-        setup.kv.data.normal_()
-        setup.hidden.data.normal_()
+        setup = setup_for(sizes)
+        copy = copy_bandwidth(torch.device("cuda"))
         rows = [asdict(time_ticks(setup, kind, *size, copy)) for kind in (MainPhase, SubPhase) for size in sizes]
-    show("decode", rows, {"copy_tb_s": copy / 1e12, "gemm_rows": 128})
+    show("decode", rows, {"copy_tb_s": copy / 1e12, "gemm_rows": GEMM_ROWS})
+
+
+def setup_for(sizes: list[tuple[int, int]]) -> Setup:
+    """Random weights, and pools of random numbers that hold the largest of the sizes."""
+    lm = random_lm(v2_large(), torch.device("cuda"), torch.float16, endless=True)
+    per_size = max(slots * 2 * pages_for(positions + 2 * PAGE) for slots, positions in sizes)
+    setup = make_setup(lm, PAD_ID, GEMM_ROWS, Sampling(), MemoryPlan(3 * per_size + 100, per_size + 100, 0, 0))
+    setup.kv.data.normal_()
+    setup.hidden.data.normal_()
+    return setup
 
 
 def time_ticks(
@@ -78,9 +84,7 @@ def time_ticks(
     seconds = median_seconds(lambda: [phase.graph.run() for _ in range(ticks)], 5) / ticks
     n_bytes = bytes_of_tick(phase, slots, positions)
     for slot in range(slots):
-        for row in rows_of(slot):
-            phase.kv.drop(row)
-            phase.hidden.drop(row)
+        phase.empty(slot)
     name = "main" if phase_class is MainPhase else "sub"
     return TickTime(name, slots, positions, seconds * 1e3, n_bytes, n_bytes / seconds / 1e12, n_bytes / seconds / copy)
 

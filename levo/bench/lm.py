@@ -5,11 +5,13 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 
 from levo.bench.baselines import StepTime, time_recipe, time_upstream
 from levo.bench.card import show
+from levo.bench.decode import GEMM_ROWS
 from levo.bench.sizes import PAD_ID, random_lm, v2_large
 from levo.bench.steady import Songs, fill
 from levo.engine.build import build_decoder
@@ -40,38 +42,71 @@ class Clock:
         self.last = now
 
 
-def run(slots: int, shortest: int, longest: int, memory_gib: float | None, seconds: float, *, cold: bool) -> None:
-    """`levo bench lm`: ours in steady state, then the recipe at its best batch and upstream's loop, in one run."""
+@dataclass(frozen=True)
+class Load:
+    """What is run: slots, lengths in frames, uniform between two numbers, and how long it is timed."""
+
+    slots: int
+    shortest: int
+    longest: int
+    seconds: float
+    memory_gib: float | None
+    sync_ticks: int
+    cold: bool
+
+
+def run(load: Load, *, baselines: bool) -> None:
+    """`levo bench lm`: ours in steady state, then the recipe at each batch and upstream's loop, in one run."""
     device = torch.device("cuda")
     with torch.inference_mode():
         lm = random_lm(v2_large(), device, torch.float16, endless=True)
-        ours = time_ours(lm, slots, Songs(shortest, longest), memory_gib, seconds, cold=cold)
-        gc.collect()
-        torch.cuda.empty_cache()
-        frames, config = longest, lm.config
-        length = -(-(config.prefix_len + frames + config.max_delay) // PAGE) * PAGE
-        recipe = [time for time in (try_recipe(lm, batch, length) for batch in RECIPE_BATCHES) if time is not None]
-        upstream = time_upstream(lm, config.prefix_len + frames // 2)
-    rows = [{"what": "ours", "batch": ours.slots, "x_realtime": ours.x_realtime, "step_ms": ours.main_ms + ours.sub_ms}]
-    for name, times in (("recipe", recipe), ("upstream", [upstream])):
-        for time_ in times:
-            speed = time_.x_realtime(frames, config.max_delay, config.frame_rate)
-            step_ms = 1e3 * (time_.transformers + time_.sampling)
-            rows.append({"what": name, "batch": time_.batch, "x_realtime": speed, "step_ms": step_ms})
-    best = max(row["x_realtime"] for row in rows if row["what"] == "recipe")
-    result = {"ours": asdict(ours), "frames": [shortest, longest], "memory_gib": memory_gib, "cold": cold}
-    show("lm", rows, result | {"ours_over_recipe": ours.x_realtime / best})
+        ours = time_ours(lm, load)
+        speeds = [Speed("ours", ours.slots, ours.x_realtime, ours.main_ms + ours.sub_ms)]
+        if baselines:
+            speeds += time_baselines(lm, load.longest)
+    result: dict[str, Any] = {"load": asdict(load), "ours": asdict(ours)}
+    if baselines:
+        result["ours_over_recipe"] = ours.x_realtime / max(s.x_realtime for s in speeds if s.what == "recipe")
+    show("lm", [asdict(speed) for speed in speeds], result)
 
 
-def time_ours(
-    lm: LM, slots: int, songs: Songs, memory_gib: float | None, seconds: float, *, cold: bool = False
-) -> "LMResult":
-    """A decoder of our own for `seconds`, its pools filled with random numbers."""
+@dataclass(frozen=True)
+class Speed:
+    """One line of the table."""
+
+    what: str
+    batch: int
+    x_realtime: float
+    step_ms: float
+
+
+def time_ours(lm: LM, load: Load) -> "LMResult":
+    """A decoder of our own, its pools filled with random numbers."""
     clock = Clock()
-    decoder = build_decoder(lm, PAD_ID, slots, 128, Sampling(), memory_gib, clock)
+    decoder = build_decoder(lm, PAD_ID, load.slots, GEMM_ROWS, Sampling(), load.memory_gib, clock)
+    decoder.sync_ticks = load.sync_ticks
     decoder.setup.kv.data.normal_()
     decoder.setup.hidden.data.normal_()
-    return run_steady(decoder, songs, clock, seconds, cold=cold)
+    return run_steady(decoder, Songs(load.shortest, load.longest), clock, load.seconds, cold=load.cold)
+
+
+def time_baselines(lm: LM, frames: int) -> list[Speed]:
+    """Songs of `frames`: the recipe at every batch that fits, and upstream's loop in the middle of a song."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    config = lm.config
+    length = -(-(config.prefix_len + frames + config.max_delay) // PAGE) * PAGE
+    found = [("recipe", time) for time in (try_recipe(lm, batch, length) for batch in RECIPE_BATCHES) if time]
+    found.append(("upstream", time_upstream(lm, config.prefix_len + frames // 2)))
+    return [
+        Speed(
+            name,
+            time.batch,
+            time.x_realtime(frames, config.max_delay, config.frame_rate),
+            1e3 * (time.transformers + time.sampling),
+        )
+        for name, time in found
+    ]
 
 
 def try_recipe(lm: LM, batch: int, length: int) -> StepTime | None:

@@ -52,7 +52,7 @@ def seat(phase: MainPhase | SubPhase, request: Request, count: int, shared: Shar
     slot, base, P = phase.free.pop(0), phase.slots.base, phase.config.prefix_len
     cond, uncond = rows_of(slot)
     is_main = isinstance(phase, MainPhase)
-    begin_with(phase.kv, uncond, shared.kv if is_main else phase.shared[UNCOND], P)
+    begin_with(phase.kv, uncond, phase.shared[UNCOND] if isinstance(phase, SubPhase) else shared.kv, P)
     begin_with(phase.hidden, uncond, shared.hidden, P)
     for row in (cond, uncond):
         phase.kv.grow(row, base + count)

@@ -1,6 +1,6 @@
 """Puts a decoder together for a device: memory first, then the kernels or their twins, then the captured ticks."""
 
-import torch
+from types import ModuleType
 
 from levo.engine import twins
 from levo.engine.decoder import Decoder
@@ -31,10 +31,11 @@ def build_decoder(
 def make_setup(lm: LM, pad_id: int, gemm_rows: int, sampling: Sampling, plan: MemoryPlan) -> Setup:
     """Pools as planned; kernels on a GPU, their torch twins elsewhere."""
     like = lm.transformer.lm_head.weight
+    ops: ModuleType = twins
     if like.is_cuda:
-        from levo.engine import kernels as ops  # Triton lives where a GPU does
-    else:
-        ops = twins
+        from levo.engine import kernels  # Triton lives where a GPU does
+
+        ops = kernels
     kv = Pool(plan.n_units, unit_shape(lm.config), like)
     hidden = Pool(plan.n_hidden, (PAGE, lm.config.dim), like)
-    return Setup(lm, pad_id, gemm_rows, sampling, kv, hidden, ops, captured=torch.cuda.is_available() and like.is_cuda)
+    return Setup(lm, pad_id, gemm_rows, sampling, kv, hidden, ops, captured=like.is_cuda)

@@ -13,8 +13,8 @@ from torch import Tensor
 from levo.engine.philox import normals
 from levo.engine.request import Audio, Book, Request
 from levo.model.checkpoint import Model
-from levo.model.codec import Stem, join, stem_codes, window_latents
-from levo.songs.song import STEMS
+from levo.model.codec import join, stem_codes, window_latents
+from levo.songs.song import STEMS, Stem
 
 PEAK_CEILING = 0.999
 FULL_SCALE = 32767

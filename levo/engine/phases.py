@@ -199,20 +199,24 @@ class Phase:
         """Units of the pool that hold unconditional prefixes."""
         return len(self.shared) * pages_for(self.config.prefix_len) * self.kv.parts
 
-    def leave(self, slot: int) -> Seat:
-        """Give the slot and its pages back."""
+    def empty(self, slot: int) -> None:
+        """End whatever runs in the slot; its pages go back."""
         self.slots.live[slot] = 0
         for row in rows_of(slot):
             self.kv.drop(row)
             self.hidden.drop(row)
+
+    def leave(self, slot: int) -> Seat:
+        """Give the slot and its pages back."""
+        self.empty(slot)
         self.free.append(slot)
         self.free.sort()
         return self.seats.pop(slot)
 
 
-def padded_head(head: nn.Linear) -> Tensor:
+def padded_head(head: nn.Module) -> Tensor:
     """The head's weight with zero rows up to a multiple of 64: 16385 rows would take a slow GEMM kernel."""
-    weight = head.weight
+    weight = head.get_parameter("weight")
     return torch.cat((weight, weight.new_zeros(-len(weight) % 64, weight.shape[1])))
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from levo.model.lm import Transformer, rope_tables
+from levo.model.lm import Block, Transformer, rope_tables
 
 
 def fuse(*layers: nn.Linear) -> Tensor:
@@ -40,23 +40,26 @@ class _Layer:
     gate_up: Tensor
     down: Tensor
 
+    @classmethod
+    def of(cls, block: nn.Module) -> "_Layer":
+        assert isinstance(block, Block)
+        attention, mlp = block.self_attn, block.mlp
+        return cls(
+            block.input_layernorm.weight,
+            fuse(attention.q_proj, attention.k_proj, attention.v_proj),
+            attention.o_proj.weight,
+            block.post_attention_layernorm.weight,
+            fuse(mlp.gate_proj, mlp.up_proj),
+            mlp.down_proj.weight,
+        )
+
 
 class Stack:
     """Runs n positions through the transformer, whoever they belong to: that is known to the attention alone."""
 
     def __init__(self, transformer: Transformer, ops: ModuleType, n_positions: int, heads: tuple[int, int]) -> None:
         self.ops, self.heads, self.norm = ops, heads, transformer.norm
-        self.layers = [
-            _Layer(
-                block.input_layernorm.weight,
-                fuse(block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj),
-                block.self_attn.o_proj.weight,
-                block.post_attention_layernorm.weight,
-                fuse(block.mlp.gate_proj, block.mlp.up_proj),
-                block.mlp.down_proj.weight,
-            )
-            for block in transformer.layers
-        ]
+        self.layers = [_Layer.of(block) for block in transformer.layers]
         weight = self.norm.weight
         positions = torch.arange(n_positions, device=weight.device)
         cos, sin = rope_tables(positions, heads[1], transformer.theta, weight.dtype)

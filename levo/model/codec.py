@@ -9,7 +9,6 @@ Letters: n codes of a song (audio prompt included), W frames of a window, L cont
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -18,8 +17,8 @@ from torch import Tensor
 from levo.errors import ModelError
 from levo.model.codec_config import CodecConfig
 from levo.model.flow import Flow, solve
+from levo.songs.song import Stem
 
-Stem = Literal["mixed", "vocal", "bgm"]
 Noise = Callable[[int], Tensor]
 """Number of a window -> standard normal noise [W, latent] float32, the start of its solver."""
 

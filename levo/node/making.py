@@ -37,6 +37,7 @@ class Recipe:
     codec_steps: int
     codec_guidance: float
     language: bool = True
+    memory_gib: float | None = None
 
 
 class EngineLike(Protocol):
@@ -101,6 +102,7 @@ def load(recipe: Recipe, book: Book) -> Making:
             sampling=recipe.sampling,
             codec_steps=recipe.codec_steps,
             codec_guidance=recipe.codec_guidance,
+            memory_gib=recipe.memory_gib,
             book=book,
         )
 
@@ -123,6 +125,7 @@ def recipe_of(settings: Settings, device: str) -> Recipe:
         sampling=Sampling(**settings.sampling.model_dump()),
         codec_steps=settings.codec.steps,
         codec_guidance=settings.codec.guidance,
+        memory_gib=engine.memory_gib,
     )
 
 

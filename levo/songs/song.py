@@ -6,10 +6,11 @@ from typing import Literal
 import pyarrow as pa
 
 GenType = Literal["mixed", "vocal", "bgm", "separate"]
+Stem = Literal["mixed", "vocal", "bgm"]
 GEN_TYPES: tuple[GenType, ...] = ("mixed", "vocal", "bgm", "separate")
 
 # The audio files of one rendition, by generation type (facts/vocoder.md section 1.3).
-STEMS: dict[str, tuple[str, ...]] = {
+STEMS: dict[str, tuple[Stem, ...]] = {
     "mixed": ("mixed",),
     "vocal": ("vocal",),
     "bgm": ("bgm",),
