@@ -21,7 +21,10 @@ FRAME_RATE = 25  # frames a second, one token per codebook
 
 @dataclass(frozen=True)
 class Song:
-    """A row of songs.parquet. Text is NFC; token counts are those of the model's tokenizer, start token included."""
+    """A row of songs.parquet. Text is NFC; token counts are those of the model's tokenizer, start token included.
+
+    prompt: where the audio prompt's tokens are (levo/songs/prompts.py), with their hash; None without a prompt.
+    """
 
     song_id: str
     lyrics: str
@@ -36,6 +39,8 @@ class Song:
     predicted_frames: int
     file: str
     line: int
+    prompt: str | None = None
+    prompt_sha256: str | None = None
 
     @property
     def max_frames(self) -> int:
@@ -63,6 +68,8 @@ SONG_SCHEMA = pa.schema(
         pa.field("predicted_frames", pa.int32(), nullable=False),
         pa.field("file", pa.string(), nullable=False),
         pa.field("line", pa.int64(), nullable=False),
+        pa.field("prompt", pa.string()),
+        pa.field("prompt_sha256", pa.string()),
     ],
-    metadata={"levo.schema": "songs", "levo.schema_version": "1"},
+    metadata={"levo.schema": "songs", "levo.schema_version": "2"},
 )
