@@ -9,6 +9,7 @@ import json
 import math
 import mmap
 import pickle
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from levo.errors import ModelError
 
-PIECE_BYTES = 64 << 20
+PIECE_BYTES = 8 << 20
 MADV_DONTNEED = 4  # Linux
 COPY_AGAIN = "download or copy the file again, and compare its size and sha256 with those published"
 
@@ -103,16 +104,7 @@ def files_of(path: Path) -> list[Path]:
 
 def _open(path: Path) -> Mapping[str, Tensor]:
     """Mapped tensors by name. Told apart by content, since suffixes lie."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(len(_LFS))
-    except OSError as error:
-        raise ModelError(
-            f"cannot be read: {error.strerror}", where=str(path), fix="check the path and its rights"
-        ) from None
-    if head.startswith(_LFS):
-        raise ModelError("a Git LFS pointer, not the file itself", where=str(path), fix="fetch it with `git lfs pull`")
-    if head.startswith((_ZIP, _LEGACY_PICKLE)):
+    if _head(path).startswith((_ZIP, _LEGACY_PICKLE)):
         return _flat(load_pickle(path), path)
     try:
         with safe_open(str(path), framework="pt") as opened:
@@ -121,15 +113,29 @@ def _open(path: Path) -> Mapping[str, Tensor]:
         raise ModelError(f"not a whole tensor file: {error}", where=str(path), fix=COPY_AGAIN) from None
 
 
-def load_pickle(path: Path) -> Any:
-    """Content of a torch file: tensors in plain containers, memory-mapped. Anything else is refused and never run."""
+def _head(path: Path) -> bytes:
+    """The file's first bytes. Raises ModelError if there are none to read, or if it stands for another file."""
     try:
         with path.open("rb") as file:
-            mapped = file.read(len(_ZIP)) == _ZIP  # the older format cannot be mapped
-        return torch.load(path, map_location="cpu", mmap=mapped or None, weights_only=True)
+            head = file.read(len(_LFS))
+    except OSError as error:
+        reason = error.strerror or "not readable"
+        raise ModelError(f"cannot be read: {reason}", where=str(path), fix="check the path and its rights") from None
+    if head.startswith(_LFS):
+        raise ModelError("a Git LFS pointer, not the file itself", where=str(path), fix="fetch it with `git lfs pull`")
+    return head
+
+
+def load_pickle(path: Path) -> Any:
+    """Content of a torch file: tensors in plain containers, memory-mapped. Anything else is refused and never run."""
+    mapped = _head(path).startswith(_ZIP)  # the older format cannot be mapped
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the pickle's version, beside the error that follows
+            return torch.load(path, map_location="cpu", mmap=mapped or None, weights_only=True)
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()
-        name = next((line for line in reason if "GLOBAL" in line), reason[0] if reason else "")
+        name = next((line for line in reason if "GLOBAL" in line or "Unsupported" in line), reason[0] if reason else "")
         raise ModelError(
             f"the pickle asks for more than tensors, and was not run: {name.strip()[:160]}",
             where=str(path),

@@ -65,7 +65,7 @@ class UpstreamConfig:
     def get(self, key: str) -> Any:
         """The resolved value at a dotted path; None where there is none. Raises ModelError if it cannot be resolved."""
         parts = key.split(".")
-        return self._resolve(self._look(parts), parts[:-1], key, 0)
+        return self._resolve(self._look(parts), parts, key, 0)
 
     def plain(self) -> dict[str, Any]:
         """KEYS with their values, as a tree. Missing keys are left out."""
@@ -89,18 +89,18 @@ class UpstreamConfig:
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
 
-    def _resolve(self, value: Any, scope: list[str], key: str, depth: int) -> Any:
-        """scope: the path of the mapping that the value stands in."""
+    def _resolve(self, value: Any, path: list[str], key: str, depth: int) -> Any:
+        """path: where the value stands; the items of a list stand where the list does."""
         if depth > MAX_DEPTH:
             raise self._error(key, "refers to itself")
         if isinstance(value, Mapping):
-            return {name: self._resolve(inner, [*scope, str(name)], key, depth + 1) for name, inner in value.items()}
+            return {name: self._resolve(inner, [*path, str(name)], key, depth + 1) for name, inner in value.items()}
         if isinstance(value, list):
-            return [self._resolve(inner, scope, key, depth + 1) for inner in value]
+            return [self._resolve(inner, path, key, depth + 1) for inner in value]
         if not isinstance(value, str) or "${" not in value:
             return value
         pieces = [
-            self._interpolate(piece, scope, key, depth + 1) if is_inside else piece
+            self._interpolate(piece, path, key, depth + 1) if is_inside else piece
             for piece, is_inside in self._split(value, key)
         ]
         return pieces[0] if len(pieces) == 1 else "".join(map(str, pieces))
@@ -121,13 +121,13 @@ class UpstreamConfig:
             text = text[end:]
         return [*pieces, (text, False)] if text else pieces
 
-    def _interpolate(self, inside: str, scope: list[str], key: str, depth: int) -> Any:
+    def _interpolate(self, inside: str, place: list[str], key: str, depth: int) -> Any:
         name, colon, rest = inside.partition(":")
         if not colon or "$" in name:
-            return self._refer(inside.strip(), scope, key, depth)
+            return self._refer(inside.strip(), place[:-1], key, depth)
         if name == "get_fname":
             return self.path.stem
-        arguments = [self._resolve(part.strip(), scope, key, depth) for part in _arguments(rest)]
+        arguments = [self._resolve(part.strip(), place, key, depth) for part in _arguments(rest)]
         if name == "concat":
             return [item for part in arguments for item in part]
         one = ",".join(map(str, arguments))
@@ -145,7 +145,7 @@ class UpstreamConfig:
         value = self._look(parts)
         if value is None:
             raise self._error(key, f"refers to {reference}, which has no value")
-        return self._resolve(value, parts[:-1], key, depth)
+        return self._resolve(value, parts, key, depth)
 
     def _arithmetic(self, text: str, key: str) -> int | float:
         try:

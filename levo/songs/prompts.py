@@ -150,7 +150,7 @@ def tokens_sha256(tokens: np.ndarray) -> str:
 
 
 def prompt_language(lyrics: str) -> str:
-    """Upstream's rule for automatic prompts: zh when 20 % or more of all characters, tags included, are CJK; else en."""
+    """Upstream's rule for automatic prompts: zh if 20 % or more of all characters, tags included, are CJK; else en."""
     n_cjk = sum("\u4e00" <= character <= "\u9fff" for character in lyrics)
     return "zh" if lyrics and 5 * n_cjk >= len(lyrics) else "en"
 
