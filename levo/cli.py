@@ -106,10 +106,7 @@ def plan(run: Run) -> None:
     """Spread the songs of a RUN over its shards: equal predicted GPU time, nothing lost, nothing twice."""
     from levo.songs.plan import plan_run
 
-    made = plan_run(run)
-    print(f"{made.n_songs} songs, about {made.audio_seconds / 3600:.1f} hours of audio, in {made.n_shards} shards")
-    shards = f"{made.lightest:.0f} to {made.heaviest:.0f} GPU-seconds a shard"
-    print(f"{made.gpu_seconds / 3600:.2f} GPU-hours predicted, {shards}")
+    print(plan_run(run))
 
 
 @app.command()

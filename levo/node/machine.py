@@ -1,5 +1,6 @@
 """What a song was made on: code, versions, device, host, job. Facts for provenance rows; decides nothing."""
 
+import ctypes
 import os
 import platform
 import socket
@@ -23,6 +24,7 @@ class Machine:
     git_commit: str
     torch_version: str
     cuda_version: str | None
+    cublas_version: str | None
     cudnn_version: str | None
     triton_version: str | None
     driver_version: str | None
@@ -48,6 +50,7 @@ def machine(device: str) -> Machine:
         git_commit=git_commit(),
         torch_version=torch.__version__,
         cuda_version=torch.version.cuda if on_gpu else None,
+        cublas_version=cublas_version(torch.version.cuda or "") if on_gpu else None,
         cudnn_version=str(cudnn) if cudnn is not None else None,
         triton_version=_version("triton") if on_gpu else None,
         driver_version=driver_version() if on_gpu else None,
@@ -88,6 +91,21 @@ def driver_version() -> str:
         return UNKNOWN
     numbers = [word for word in first.split() if word[:1].isdigit() and "." in word]
     return numbers[0] if numbers else UNKNOWN
+
+
+def cublas_version(cuda_version: str) -> str:
+    """Version of the cuBLAS that torch has loaded."""
+    numbers = []
+    try:
+        library = ctypes.CDLL(f"libcublas.so.{cuda_version.partition('.')[0]}")
+        for part in range(3):  # libraryPropertyType: major, minor, patch
+            number = ctypes.c_int()
+            if library.cublasGetProperty(part, ctypes.byref(number)):
+                return UNKNOWN
+            numbers.append(str(number.value))
+    except (OSError, AttributeError):
+        return UNKNOWN
+    return ".".join(numbers)
 
 
 def _version(package: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The model and its engines, as a rank, verify, render and sing get them: the one place of this room that loads weights.
+"""The model and its engines, as a rank, verify, render and sing get them. The one place here that loads weights.
 
 Tests put another maker in its place (a dotted path in the rank's order); everything else stays as it is.
 """
@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from levo.engine.request import Book, Finished, Request, Sampling
 from levo.errors import ModelError
 from levo.settings import Settings
+from levo.songs.song import Song
 from levo.songs.text import Conditioning
 
 GEMM_ROWS_GPU, GEMM_ROWS_CPU = 128, 16
@@ -101,7 +104,7 @@ def load(recipe: Recipe, book: Book) -> Making:
             book=book,
         )
 
-    rate = model.config.vae.sample_rate
+    rate = model.config.codec.vae.sample_rate
     return Making(TextEncoder(recipe.model_dir), new_engine, rate, model.name, model.digest)
 
 
@@ -120,6 +123,23 @@ def recipe_of(settings: Settings, device: str) -> Recipe:
         sampling=Sampling(**settings.sampling.model_dump()),
         codec_steps=settings.codec.steps,
         codec_guidance=settings.codec.guidance,
+    )
+
+
+def request_of(
+    song: Song, key: int, encoder: EncoderLike, prompt: np.ndarray | None = None, tokens: np.ndarray | None = None
+) -> Request:
+    """The engine's request for a song. prompt: int32 [3, n]; tokens: int32 [3, frames] if only audio is wanted."""
+    return Request(
+        key=key,
+        conditioning=encoder.prepare(song.lyrics, song.description, song.gen_type),
+        seed=song.seed,
+        max_frames=song.max_frames,
+        predicted_frames=song.predicted_frames,
+        gen_type=song.gen_type,
+        renditions=song.renditions,
+        prompt=prompt,
+        tokens=tokens,
     )
 
 

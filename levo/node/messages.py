@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from levo.errors import LevoError
 from levo.settings import Settings
 from levo.songs.song import Song
 
@@ -90,9 +91,16 @@ class Returned:
 
 
 @dataclass(frozen=True)
+class Broken:
+    """The rank ends because of this error, which a user can mend."""
+
+    error: LevoError
+
+
+@dataclass(frozen=True)
 class Bye:
     """Everything is committed; the rank ends."""
 
 
 ToRank = Make | Record | Finish
-FromRank = Ready | Want | Left | Committed | Returned | Bye
+FromRank = Ready | Want | Left | Committed | Returned | Broken | Bye

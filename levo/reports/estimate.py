@@ -1,0 +1,207 @@
+"""What a planned RUN will cost, before it runs: from the plan and a speed file, beside upstream's loop.
+
+Assumed: every rank of a shard is busy until the shard's end; a rank loads the model once a shard; a node is held, and
+so billed, by one shard from loading to its last song. Upstream's loop makes one song at a time, and each further
+rendition by another run; its loading is not counted.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from levo.errors import ConfigError
+from levo.node.paths import RunPaths
+from levo.reports.files import write_json
+from levo.reports.formulas import HOUR_S, MILLION_SONGS_S, Hours, Node, ratio, x_realtime
+from levo.settings import Settings, of_run
+from levo.songs.plan import SHARD_SCHEMA, Calibration, load_calibration
+from levo.songs.song import FRAME_RATE, STEMS
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ShardLoad:
+    """What one shard holds. gpu_s: predicted for its songs, without loading; codec_s: the codec's part of it."""
+
+    n_songs: int
+    n_files: int
+    audio_s: float
+    gpu_s: float
+    codec_s: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The estimate of a RUN; prints as a table. wall_s: how long a node is held, by shard."""
+
+    run: str
+    calibration: Calibration
+    node: Node
+    ranks: int
+    shards: tuple[ShardLoad, ...]
+
+    @property
+    def audio_s(self) -> float:
+        """Seconds of audio, every rendition counted and stems not."""
+        return sum(shard.audio_s for shard in self.shards)
+
+    @property
+    def songs_s(self) -> float:
+        """GPU-seconds for the songs alone."""
+        return sum(shard.gpu_s for shard in self.shards)
+
+    @property
+    def wall_s(self) -> list[float]:
+        """Predicted wall time of each shard."""
+        return [self.calibration.load_seconds + shard.gpu_s / self.ranks for shard in self.shards]
+
+    @property
+    def billed(self) -> Hours:
+        """The whole of the nodes, loading included."""
+        return Hours.of_gpu_seconds(sum(self.wall_s) * self.node.gpus, self.node)
+
+    @property
+    def upstream(self) -> Hours:
+        """Upstream's loop on the same nodes."""
+        return Hours.of_audio(self.audio_s, self.calibration.upstream_x_realtime, self.node)
+
+    def as_dict(self) -> dict[str, Any]:
+        """plan/estimate.json."""
+        load_s = self.calibration.load_seconds * self.ranks * len(self.shards)
+        codec_s = sum(shard.codec_s for shard in self.shards)
+        billed_s = self.billed.gpu_hours * HOUR_S
+        speed = x_realtime(self.audio_s, billed_s) or 0.0
+        return {
+            "format": FORMAT,
+            "run": self.run,
+            "calibration": self.calibration.model_dump(),
+            "gpus_per_node": self.node.gpus,
+            "cores_per_node": self.node.cores,
+            "ranks_per_shard": self.ranks,
+            "n_songs": sum(shard.n_songs for shard in self.shards),
+            "n_files": sum(shard.n_files for shard in self.shards),
+            "n_shards": len(self.shards),
+            "audio_hours": self.audio_s / HOUR_S,
+            **self.billed.as_dict(),
+            "x_realtime": speed,
+            "gpu_hours_by_stage": {
+                "language model": (self.songs_s - codec_s) / HOUR_S,
+                "codec": codec_s / HOUR_S,
+                "load": load_s / HOUR_S,
+                "GPUs without a rank": (billed_s - self.songs_s - load_s) / HOUR_S,
+            },
+            "shard_wall_s": {
+                "longest": max(self.wall_s),
+                "mean": sum(self.wall_s) / len(self.shards),
+                "total": sum(self.wall_s),
+            },
+            "per_million_3_minute_songs": Hours.of_audio(MILLION_SONGS_S, speed, self.node).as_dict(),
+            "upstream": {"x_realtime": self.calibration.upstream_x_realtime, **self.upstream.as_dict()},
+            "saved": {
+                **self.upstream.minus(self.billed).as_dict(),
+                "times_less": ratio(self.upstream.gpu_hours, self.billed.gpu_hours),
+            },
+        }
+
+    def __str__(self) -> str:
+        n_songs, n_files = (sum(getattr(shard, name) for shard in self.shards) for name in ("n_songs", "n_files"))
+        million = self.as_dict()["per_million_3_minute_songs"]
+        rows = [
+            ("", "GPU-hours", "node-hours", "core-hours"),
+            ("this run", *_figures(self.billed)),
+            ("upstream's loop", *_figures(self.upstream)),
+            ("saved", *_figures(self.upstream.minus(self.billed))),
+            ("1 M songs of 3 min", *_figures(Hours(**million))),
+        ]
+        table = [f"  {name:<19}" + "".join(f"{cell:>14}" for cell in cells) for name, *cells in rows]
+        times = ratio(self.upstream.gpu_hours, self.billed.gpu_hours) or 0.0
+        longest, total = max(self.wall_s), sum(self.wall_s)
+        return "\n".join(
+            [
+                f"{self.run}: {n_songs} songs, {n_files} files, {self.audio_s / HOUR_S:.2f} hours of audio",
+                *table,
+                f"  {times:.1f} times less than upstream's loop ({self.calibration.upstream_x_realtime:g}x realtime)",
+                f"  wall time: longest shard {duration(longest)}, all {len(self.shards)} one after another "
+                f"{duration(total)}, with {self.ranks} ranks each",
+                f"  speeds: {self.calibration.name}",
+            ]
+        )
+
+
+def estimate_run(run_dir: Path) -> Estimate:
+    """`levo estimate RUN`: read RUN/plan/shards.parquet and the speed file, write RUN/plan/estimate.json."""
+    settings = of_run(run_dir)
+    paths = RunPaths(run_dir)
+    calibration = load_calibration(Path(settings.cost.calibration))
+    shards = tuple(_load(table, calibration) for table in _shards(paths.plan))
+    made = Estimate(settings.run, calibration, node_of(settings), ranks_of(settings), shards)
+    write_json(paths.estimate, made.as_dict())
+    return made
+
+
+def node_of(settings: Settings) -> Node:
+    """What the settings say of a node."""
+    return Node(settings.cost.gpus_per_node, settings.cost.cores_per_node)
+
+
+def ranks_of(settings: Settings) -> int:
+    """Ranks of a shard on the node that is billed."""
+    return settings.node.ranks or settings.cost.gpus_per_node
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _figures(hours: Hours) -> list[str]:
+    return [
+        f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}" if value else "0" for value in hours.as_dict().values()
+    ]
+
+
+def _shards(plan: Path) -> Iterator[pa.Table]:
+    """The plan, a table a shard."""
+    try:
+        with pq.ParquetFile(plan) as file:
+            if not file.schema_arrow.equals(SHARD_SCHEMA):
+                raise ConfigError("this plan has another schema", where=str(plan), fix="run `levo plan RUN` again")
+            for number in range(file.num_row_groups):
+                yield file.read_row_group(number, columns=["predicted_frames", "renditions", "gen_type"])
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"no readable plan: {error}", where=str(plan), fix="run `levo plan RUN`") from None
+
+
+def _load(shard: pa.Table, calibration: Calibration) -> ShardLoad:
+    names = ("predicted_frames", "renditions", "gen_type")
+    songs = list(zip(*(shard[name].to_pylist() for name in names), strict=True))
+    codec_a_second = calibration.codec_share / calibration.x_realtime
+    files_s = [frames / FRAME_RATE * renditions * len(STEMS[kind]) for frames, renditions, kind in songs]
+    return ShardLoad(
+        n_songs=len(songs),
+        n_files=sum(renditions * len(STEMS[kind]) for _, renditions, kind in songs),
+        audio_s=sum(frames / FRAME_RATE * renditions for frames, renditions, _ in songs),
+        gpu_s=sum(calibration.gpu_seconds(*song) for song in songs),
+        codec_s=codec_a_second * sum(files_s),
+    )
+
+
+def read_estimate(path: Path) -> dict[str, Any]:
+    """RUN/plan/estimate.json as written by estimate_run. Raises ConfigError."""
+    fix = "run `levo estimate RUN`"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no readable estimate: {error}", where=str(path), fix=fix) from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ConfigError("this estimate has another format", where=str(path), fix=fix)
+    return content
