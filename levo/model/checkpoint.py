@@ -76,7 +76,7 @@ def load(model_dir: Path, device: str, dtype: torch.dtype, *, language: bool = T
     identity = ids.read_identity(model_dir)
     ids.check_plain_files(model_dir, identity)
     encoder = TextEncoder(model_dir)
-    config = _config(model_dir, identity)
+    config = read_config(model_dir, identity)
     target = torch.device(device)
     lm = None
     if language:
@@ -140,7 +140,7 @@ def _write_files(folder: Path, contents: Contents) -> str:
     return str(mark["digest"])
 
 
-def _config(model_dir: Path, identity: Identity) -> ModelConfig:
+def read_config(model_dir: Path, identity: Identity) -> ModelConfig:
     """Both halves' shapes. Raises ModelError when the files do not belong together."""
     lm = LMConfig.from_upstream(yaml.safe_load((model_dir / CONFIG_FILE).read_text(encoding="utf-8")))
     vae = VAEConfig.from_upstream(json.loads((model_dir / VAE_CONFIG_FILE).read_text(encoding="utf-8")))

@@ -23,8 +23,14 @@ _SHOWN = 5
 
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Shape of every tensor, from the file's head."""
+    return {name: shape for name, (shape, _) in entries(path).items()}
+
+
+def entries(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype ("F16", "F32", ...) of every tensor, from the file's head."""
     with _open(path) as file:
-        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        return {name: (tuple(part.get_shape()), str(part.get_dtype())) for name, part in slices.items()}
 
 
 def read(

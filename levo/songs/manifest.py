@@ -164,8 +164,8 @@ class _Checker:
             predicted_frames=self.length.predict(lyrics, language, asked.gen_type, int(max_seconds * FRAME_RATE)),
             file=self.file,
             line=line,
-            prompt=prompt and prompt.reference,
-            prompt_sha256=prompt and prompt.sha256,
+            prompt_source=prompt.source if prompt else None,
+            prompt_sha256=prompt.sha256 if prompt else None,
         )
 
     def _prompt(self, asked: Asked, lyrics: str, seed: int) -> Prompt | None:

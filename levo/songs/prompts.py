@@ -1,7 +1,7 @@
 """Audio prompts as token rows: automatic ones of a model, and the user's own from files. Knows no tensors of torch.
 
 A prompt is int32 [3, n], n up to the model's limit (250 frames, 10 s): codebook 0 of the mix, 1 of the vocals, 2 of the
-accompaniment. The absent id (SPECIAL) fills what is not there: whole codebooks, or the end. A song carries a reference
+accompaniment. The absent id (SPECIAL) fills what is not there: whole codebooks, or the end. A song carries a source
 and the tokens' hash; the tokens are read again where the song is made, and must still have that hash.
 """
 
@@ -32,9 +32,9 @@ _AUTO, _FILE = "auto:", "file:"
 
 
 class Prompt(NamedTuple):
-    """reference: "auto:GENRE/LANGUAGE/NUMBER" or "file:PATH".  sha256: of the tokens."""
+    """source: "auto:GENRE/LANGUAGE/NUMBER" or "file:PATH".  sha256: of the tokens."""
 
-    reference: str
+    source: str
     sha256: str
 
 
@@ -66,18 +66,18 @@ class PromptBook:
             return None
         words = philox4x32((0, 0, PURPOSE_PROMPT << 16, 0), (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF))
         number = (words[0] << 32 | words[1]) * count >> 64
-        reference = f"{_AUTO}{genre}/{language}/{number}"
-        return Prompt(reference, tokens_sha256(self.read(reference)))
+        source = f"{_AUTO}{genre}/{language}/{number}"
+        return Prompt(source, tokens_sha256(self.read(source)))
 
     def of_file(self, path: str) -> Prompt:
         """The prompt in a file. Raises ManifestError that says what is wrong with it."""
         return Prompt(_FILE + path, tokens_sha256(self.read(_FILE + path)))
 
-    def read(self, reference: str) -> np.ndarray:
+    def read(self, source: str) -> np.ndarray:
         """Tokens int32 [3, n]. Raises ManifestError or ModelError."""
-        if reference.startswith(_FILE):
-            return self._file(reference.removeprefix(_FILE))
-        genre, language, number = reference.removeprefix(_AUTO).rsplit("/", 2)
+        if source.startswith(_FILE):
+            return self._file(source.removeprefix(_FILE))
+        genre, language, number = source.removeprefix(_AUTO).rsplit("/", 2)
         try:
             first, count = self.index[genre][language]
             tokens, lengths = self._tokens
@@ -87,7 +87,7 @@ class PromptBook:
             found: np.ndarray = tokens[at, :, : lengths[at]]
         except (KeyError, IndexError, ValueError):
             raise ModelError(
-                f"the model has no automatic prompt {reference}",
+                f"the model has no automatic prompt {source}",
                 where=str(self.folder),
                 fix="use the model of the check",
             ) from None
@@ -95,11 +95,11 @@ class PromptBook:
 
     def checked(self, prompt: Prompt) -> np.ndarray:
         """Tokens of a prompt that a check has seen. Raises ManifestError when they are others now."""
-        tokens = self.read(prompt.reference)
+        tokens = self.read(prompt.source)
         if tokens_sha256(tokens) != prompt.sha256:
             raise ManifestError(
                 "the prompt's tokens were changed since the manifest was checked",
-                where=prompt.reference,
+                where=prompt.source,
                 fix="put the old file back, or start a new RUN",
             )
         return tokens

@@ -23,7 +23,7 @@ FRAME_RATE = 25  # frames a second, one token per codebook
 class Song:
     """A row of songs.parquet. Text is NFC; token counts are those of the model's tokenizer, start token included.
 
-    prompt: where the audio prompt's tokens are (levo/songs/prompts.py), with their hash; None without a prompt.
+    prompt_source: where the audio prompt's tokens are (levo/songs/prompts.py); None without a prompt.
     """
 
     song_id: str
@@ -39,7 +39,7 @@ class Song:
     predicted_frames: int
     file: str
     line: int
-    prompt: str | None = None
+    prompt_source: str | None = None
     prompt_sha256: str | None = None
 
     @property
@@ -68,7 +68,7 @@ SONG_SCHEMA = pa.schema(
         pa.field("predicted_frames", pa.int32(), nullable=False),
         pa.field("file", pa.string(), nullable=False),
         pa.field("line", pa.int64(), nullable=False),
-        pa.field("prompt", pa.string()),
+        pa.field("prompt_source", pa.string()),
         pa.field("prompt_sha256", pa.string()),
     ],
     metadata={"levo.schema": "songs", "levo.schema_version": "2"},
