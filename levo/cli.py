@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from levo import __version__
-from levo.errors import EXIT_DIFFERENT, LevoError, ManifestError
+from levo.errors import EXIT_DIFFERENT, ConfigError, LevoError, ManifestError
 from levo.settings import Settings
 
 DEFAULTS = Settings()
@@ -23,9 +23,14 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="Model directories.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+bench_app = typer.Typer(help="Measurements of this program on this machine.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, results/RUN.")]
 Shard = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="Number of the shard.")]
+Made = Annotated[Path, typer.Argument(metavar="DIR", help="Model directory.")]
+Checkpoint = Annotated[Path, typer.Option(help="Upstream's checkpoint folder: config.yaml and weights.")]
+Runtime = Annotated[Path, typer.Option(help="Upstream's runtime folder: ckpt/, third_party/, conf/, tools/.")]
 ModelDir = Annotated[Path | None, typer.Option("--model", help="Model directory; default: the one recorded.")]
 
 
@@ -216,3 +221,82 @@ def model_tiny(
 
     write_tiny(out, seed)
     print(f"{out}/model.json")
+
+
+@model_app.command("convert")
+def model_convert(
+    checkpoint: Checkpoint,
+    runtime: Runtime,
+    out: Annotated[Path, typer.Option(help="Model directory to write.")],
+    dtype: Annotated[str, typer.Option(help="Of the language model: float16, or float32 for a CPU.")] = "float16",
+) -> None:
+    """Write upstream's checkpoint as a model directory; checks every tensor. Run it again after a kill: it goes on."""
+    import torch
+
+    from levo.model.convert import convert
+
+    known = {"float16": torch.float16, "float32": torch.float32}
+    if dtype not in known:
+        raise ConfigError(f"no precision {dtype!r}", where="--dtype", fix=f"use one of {', '.join(known)}")
+    print(convert(checkpoint, runtime, out, known[dtype]))
+
+
+@model_app.command("inspect")
+def model_inspect(
+    model: Made,
+    memory: Annotated[float, typer.Option(min=1, help="GPU memory in GiB to plan for.")] = 95,
+    seconds: Annotated[float | None, typer.Option(min=1, help="Song length; default: several.")] = None,
+) -> None:
+    """Print what a model directory holds, and how many songs fit beside it on a GPU."""
+    from levo.model.inventory import describe, inspect
+
+    print(describe(inspect(model), memory, seconds))
+
+
+@model_app.command("selfcheck")
+def model_selfcheck(
+    model: Made,
+    fixture: Annotated[Path | None, typer.Option(help="Greedy tokens recorded with --record, maybe elsewhere.")] = None,
+    record: Annotated[Path | None, typer.Option(help="File for this machine's greedy tokens.")] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Length of the songs made for it.")] = 10,
+) -> None:
+    """Check weights and machine together: hashes, known tokens, batch against single, precision. Exit 5 if bad."""
+    from levo.bench.selfcheck import selfcheck
+
+    checked = selfcheck(model, fixture, record, seconds)
+    print(checked)
+    if checked.against:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+@app.command()
+def doctor(
+    model: Annotated[Path | None, typer.Option(help="Model directory that will be used.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder that songs will be written to.")] = Path("results"),
+) -> None:
+    """Say what works on this machine and what to mend. Exit 0: all well; 6: usable, with warnings; 4: not usable."""
+    from levo.node.doctor import doctor as look
+
+    diagnosis = look(model, out)
+    print(diagnosis)
+    raise typer.Exit(diagnosis.exit_code)
+
+
+@bench_app.command("checkpoint")
+def bench_checkpoint(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the checkpoint and its runtime.")],
+    vocabulary: Annotated[Path, typer.Option(help="Folder with Qwen2's vocab.json and merges.txt.")],
+    size: Annotated[str, typer.Option(help="v2-large, v2-medium or v1-base.")] = "v2-large",
+) -> None:
+    """Write a checkpoint of random weights in upstream's layout, at full size."""
+    from levo.bench.random_checkpoint import write_random
+
+    print(*write_random(out, size, vocabulary), sep="\n")
+
+
+@bench_app.command("load")
+def bench_load(model: Made, checkpoint: Checkpoint, runtime: Runtime) -> None:
+    """Measure loading from the page cache, against torch.load and load_state_dict of the same weights."""
+    from levo.bench.load import bench_load as measure
+
+    print(measure(model, checkpoint, runtime))

@@ -87,35 +87,50 @@ def table(rows: Iterable[tuple[str, ...]]) -> list[str]:
             for row in cells]  # fmt: skip
 
 
-def describe(inventory: Inventory, memory_gib: float, seconds: float) -> str:
-    """The page that `levo model inspect` prints."""
+def describe(inventory: Inventory, memory_gib: float, seconds: float | None = None) -> str:
+    """The page that `levo model inspect` prints. seconds: one song length; None gives several."""
     identity, text = inventory.identity, inventory.identity.text
-    origin = identity.origin
-    made = f"converted from {origin['size'] or 'an untested checkpoint'}" if origin else "not converted"
-    lines = [f"{identity.name}: {made}, text {text.version}", f"digest {identity.digest}", ""]
-    total = Part("together", *(sum(column) for column in zip(
-        *((p.tensors, p.parameters, p.n_bytes) for p in inventory.parts), strict=True)), "")  # fmt: skip
-    lines += table([("part", "tensors", "parameters", "GiB", "precision"),
-                    *((p.name, str(p.tensors), f"{p.parameters:,}", f"{p.n_bytes / GIB:.2f}", p.dtypes)
-                      for p in [*inventory.parts, total])])  # fmt: skip
-    lines += ["", f"lyrics up to {text.lyric_tokens} tokens, style {text.style_tokens}, prompt {text.prompt_frames} "
-              f"frames; songs up to {text.max_seconds:g} s; {_prompts(inventory.path)}", ""]  # fmt: skip
-    lines += _what_fits(inventory, memory_gib, seconds)
-    if origin:
-        lines += ["", *table([("made from", "bytes", "published as"), *(
-            (file["name"], f"{file['bytes']:,}", file["published_as"] or "not known") for file in origin["files"])])]  # fmt: skip
-    return "\n".join(lines)
+    made = (
+        f"converted from {identity.origin['size'] or 'an untested checkpoint'}" if identity.origin else "not converted"
+    )
+    limits = (
+        f"lyrics up to {text.lyric_tokens} tokens, style {text.style_tokens}, prompt {text.prompt_frames} frames; "
+        f"songs up to {text.max_seconds:g} s; {_prompts(inventory.path)}"
+    )
+    blocks = [
+        [f"{identity.name}: {made}, text {text.version}", f"digest {identity.digest}"],
+        _parts_table(inventory.parts),
+        [limits],
+        _what_fits(inventory, memory_gib, seconds),
+    ]
+    files = identity.origin.get("files", [])
+    if files:
+        rows = [(file["name"], f"{file['bytes']:,}", file["published_as"] or "not known") for file in files]
+        blocks.append(table([("made from", "bytes", "published as"), *rows]))
+    return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _what_fits(inventory: Inventory, memory_gib: float, seconds: float) -> list[str]:
-    lengths = sorted({seconds, *(length for length in LENGTHS_S if length <= inventory.identity.text.max_seconds)})
-    rows = [("song length", "main MB", "sub MB", "hidden MB", "slots")]
+def _parts_table(parts: list[Part]) -> list[str]:
+    together = Part(
+        "together", sum(p.tensors for p in parts), sum(p.parameters for p in parts), sum(p.n_bytes for p in parts), ""
+    )
+    rows = [
+        (part.name, str(part.tensors), f"{part.parameters:,}", f"{part.n_bytes / GIB:.2f}", part.dtypes)
+        for part in [*parts, together]
+    ]
+    return table([("part", "tensors", "parameters", "GiB", "precision"), *rows])
+
+
+def _what_fits(inventory: Inventory, memory_gib: float, seconds: float | None) -> list[str]:
+    longest, weights = inventory.identity.text.max_seconds, inventory.gpu_bytes
+    lengths = [seconds] if seconds else [length for length in LENGTHS_S if length < longest] + [longest]
+    rows: list[tuple[str, ...]] = [("song length", "main MB", "sub MB", "hidden MB", "slots")]
     for length in lengths:
         song = memory.song_bytes(inventory.config, int(length * FRAME_RATE), inventory.value_bytes)
         megabytes = (f"{part / 1e6:.0f}" for part in (song.main, song.sub, song.hidden))
         rows.append((f"{length:g} s", *megabytes, str(inventory.slots(length, memory_gib))))
-    fixed = (inventory.gpu_bytes + memory.WORKSPACE_BYTES + memory.CONTEXT_BYTES) / GIB
-    head = f"on a GPU with {memory_gib:g} GiB, of which {fixed:.1f} GiB are fixed (weights {inventory.gpu_bytes / GIB:.1f}):"
+    fixed = (weights + memory.WORKSPACE_BYTES + memory.CONTEXT_BYTES) / GIB
+    head = f"on a GPU with {memory_gib:g} GiB, of which {fixed:.1f} GiB are fixed (weights {weights / GIB:.1f}):"
     return [head, *table(rows)]
 
 

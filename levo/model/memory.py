@@ -31,7 +31,7 @@ class SongBytes:
 
 
 def song_bytes(config: LMConfig, frames: int, value_bytes: int = 2) -> SongBytes:
-    """Keys, values and main hidden states of songs of `frames` frames. The unconditional prefix's full pages are shared."""
+    """Keys, values and main hidden states of songs of `frames` frames. The unconditional prefix's pages are shared."""
     position = 2 * config.dim * value_bytes  # a key and a value, one layer
     vector = config.dim * value_bytes
     shared = config.prefix_len // PAGE * PAGE

@@ -69,17 +69,20 @@ def test_every_tensor_comes_through_bit_for_bit_and_the_unused_are_dropped(held:
     for part in ("flow", "vae"):
         one, other = getattr(loaded, part).state_dict(), getattr(reference, part).state_dict()
         assert all(torch.equal(one[name], other[name]) for name in other)
-    on_disk = {name for file in read_identity(tmp_path / "out").lm_files for name in read_names(tmp_path / "out" / file)}
+    on_disk = {
+        name for file in read_identity(tmp_path / "out").lm_files for name in read_names(tmp_path / "out" / file)
+    }
     assert not on_disk & set(unused_tensors(loaded.config.lm))
 
 
-def read_names(path: Path) -> list[str]:
-    return list(TensorSource(path).tensors)
+def read_names(model_dir: Path) -> list[str]:
+    """Tensors of the language model on disk."""
+    return [name for file in read_identity(model_dir).lm_files for name in TensorSource(model_dir / file).tensors]
 
 
 def test_matrices_that_are_used_as_one_lie_as_one_on_disk_and_in_memory(held: Held, tmp_path: Path) -> None:
     run(held, tmp_path / "out")
-    names = [name for file in read_identity(tmp_path / "out").lm_files for name in read_names(tmp_path / "out" / file)]
+    names = read_names(tmp_path / "out")
     assert "transformer.model.layers.0.self_attn.qkv_proj.weight" in names
     assert "transformer2.model.layers.1.mlp.gate_up_proj.weight" in names
     assert not [name for name in names if "q_proj" in name or "up_proj" in name.replace("gate_up_proj", "")]

@@ -228,7 +228,9 @@ def test_a_disk_that_fills_half_way_leaves_nothing(
     assert list(small_disk.iterdir()) == []
 
 
-def test_an_error_of_the_disk_keeps_the_older_model(held: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_disk_keeps_the_older_model(
+    held: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digest = run(held, tmp_path / "out").digest
 
     def fail(path: Path, tensors: Any) -> dict[str, str]:
