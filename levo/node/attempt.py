@@ -62,10 +62,13 @@ class _RankState:
 
 @dataclass
 class Outcome:
-    """How an attempt ended. n_open: songs without a committed row. losses: what became of lost ranks, in words."""
+    """How an attempt ended. n_open: songs without a committed row. lost: rank -> what became of it, in words.
+
+    error: what a rank said that a user can mend.
+    """
 
     n_open: int
-    losses: list[str] = field(default_factory=list)
+    lost: dict[int, str] = field(default_factory=dict)
     error: LevoError | None = None
 
 
@@ -215,7 +218,7 @@ class Attempt:
         suspects = self.dispatch.lost(rank)
         if self.ranks[rank].is_told and not self.ranks[rank].is_ready:
             return  # killed by us while it was loading
-        self.end.losses.append(f"rank {rank}: {how}")
+        self.end.lost[rank] = how
         self._count_losses(rank, suspects, how)
 
     def _count_losses(self, rank: int, suspects: list[str], how: str) -> None:

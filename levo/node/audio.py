@@ -80,7 +80,7 @@ def read_members(tar: Path) -> dict[str, int]:
     except (OSError, tarfile.TarError) as error:
         raise _damaged(tar, str(error)) from None
     end = max((member.offset_data + member.size for member in members), default=0)
-    if end + 2 * BLOCK > size:
+    if end + -end % BLOCK + 2 * BLOCK > size:
         raise _damaged(tar, f"it is cut short at {size} bytes")
     return {member.name: member.size for member in members}
 

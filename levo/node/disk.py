@@ -1,6 +1,7 @@
 """Writing a file whole or not at all: temporary name, fsync of file and folder, rename. Knows no format."""
 
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +12,12 @@ from levo.node.paths import TEMPORARY
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that appears under its name only when complete and on disk. On an error nothing is left."""
+    """Write a file that appears under its name only when complete and on disk. On an error nothing is left.
+
+    The temporary name is random: pids of two hosts, or containers, may be equal.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}{TEMPORARY}")
     try:
         with temporary.open("wb") as file:
             yield file

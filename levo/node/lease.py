@@ -13,6 +13,7 @@ import socket
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -115,12 +116,19 @@ class Lease:
     def _take(self, number: int) -> bool:
         """Make the file of this number, unless somebody else is faster."""
         goal = _file(self.paths.lease, number)
-        draft = self.paths.lease / f".{number:06d}.{self.me.pid}.{threading.get_ident()}{TEMPORARY}"
+        draft = self.paths.lease / f".{number:06d}.{uuid.uuid4().hex}{TEMPORARY}"
         self._write(draft)
         try:
             os.link(draft, goal)
         except FileExistsError:
-            return False
+            if draft.stat().st_nlink != 2:  # on NFS a repeated request may fail though the first one made the link
+                return False
+        except OSError as error:
+            raise NodeError(
+                f"the lease cannot be made: {error.strerror}",
+                where=str(goal),
+                fix="results/ must lie on a file system with hard links (Lustre, GPFS, NFS, ext4, xfs)",
+            ) from None
         finally:
             draft.unlink()
         sync_folder(self.paths.lease)
@@ -159,7 +167,8 @@ class _Watch:
         self.began = time.monotonic()
         self.asked: float | None = None
         self.is_job_gone = False
-        self.first_seen: tuple[int, float] | None = None
+        self.seen: tuple[int, float] | None = None
+        self.seen_at = self.began
         self.holder: Holder | None = None
 
     def look(self) -> tuple[int, str | None]:
@@ -168,36 +177,34 @@ class _Watch:
         if number == 0:
             return 0, ""
         renewed_s, self.holder = _read(_file(self.folder, number))
-        if self.first_seen is None or self.first_seen[0] != number:
-            self.first_seen = (number, renewed_s)
+        if self.seen != (number, renewed_s):
+            self.seen, self.seen_at = (number, renewed_s), time.monotonic()
         if self.holder is not None and self.holder.is_released:
             return number, ""
         return number, self._why_free(renewed_s)
 
     def _why_free(self, renewed_s: float) -> str | None:
-        age_s = self._now_s() - renewed_s
-        is_over = time.monotonic() - self.began >= self.wait_s
-        holder = self.holder
-        if holder and holder.machine == self.me.machine and _started(holder.pid) != holder.started:
+        now_s = time.monotonic()
+        is_over = now_s - self.began >= self.wait_s
+        quiet_s = max(self._now_s() - renewed_s, now_s - self.seen_at)  # the latter needs no clock to be right
+        holder = self.holder or "an unreadable holder"
+        if isinstance(holder, Holder) and holder.machine == self.me.machine and _started(holder.pid) != holder.started:
             return f"{holder} is dead"
-        if age_s >= max(self.wait_s, MISSED_S):
-            return f"{holder} has not renewed its lease for {age_s:.0f} s"
-        if (age_s >= MISSED_S or is_over) and self._is_job_gone():
+        if quiet_s >= max(self.wait_s, MISSED_S) or (is_over and quiet_s >= MISSED_S):
+            return f"{holder} has not renewed its lease for {quiet_s:.0f} s"
+        if (quiet_s >= MISSED_S or is_over) and self._is_job_gone():
             return f"{holder} is not running any more, says squeue"
         if not is_over:
             return None
-        assert self.first_seen is not None
-        if age_s >= MISSED_S and renewed_s == self.first_seen[1]:
-            return f"{holder} has not renewed its lease during a wait of {self.wait_s:g} s"
         raise NodeError(
-            f"another writer holds this shard: {holder or 'unknown'}; it renewed its lease {age_s:.0f} s ago",
+            f"another writer holds this shard: {holder}; it renewed its lease {quiet_s:.0f} s ago",
             where=str(self.folder),
             fix="let it finish, or end it (scancel, kill) and start again",
         )
 
     def _now_s(self) -> float:
         """The file system's own time: this host's clock may differ from that of the holder's host."""
-        probe = self.folder / f".probe.{self.me.pid}.{threading.get_ident()}{TEMPORARY}"
+        probe = self.folder / f".probe.{uuid.uuid4().hex}{TEMPORARY}"
         probe.write_bytes(b"\n")
         now = probe.stat().st_mtime
         probe.unlink()

@@ -228,6 +228,8 @@ class _Rank:
         """Drop the engine with all it holds, so that no song keeps state of another, and make a new one."""
         print(f"a new engine, because {reason}", flush=True)
         lost = tuple(held.song.song_id for held in self.songs.values())
+        self.ledger.book("main", list(self.songs))
+        self.ledger.lose(list(self.songs))
         self.songs.clear()
         del self.engine
         gc.collect()

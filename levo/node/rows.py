@@ -113,7 +113,6 @@ class RowMaker:
         return {
             "rendition": audio.rendition,
             "stem": audio.stem,
-            "tar": None,  # the part's writer knows it
             "member": member,
             "bytes": len(flac),
             "samples": len(audio.pcm),

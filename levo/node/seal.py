@@ -20,7 +20,7 @@ from levo.node.ledger import Bill, settle
 from levo.node.parts import Part, Tar, read_parts, set_aside
 from levo.node.paths import PartName, ShardPaths
 from levo.node.provenance import AUDIO_SCHEMA, OUTCOMES, PROVENANCE_SCHEMA, STAGES, TOKENS_SCHEMA, row_sha256
-from levo.node.tables import metadata, read_footer, with_metadata, write_table
+from levo.node.tables import metadata, read_footer, to_table, with_metadata, write_table
 from levo.settings import Settings
 from levo.songs.song import Song
 
@@ -52,9 +52,10 @@ class _Copy:
     index: int
 
     @property
-    def rank(self) -> tuple[int, PartName, int]:
-        """The least one counts: ok before failed, then the earliest."""
-        return OUTCOMES.index(self.outcome), self.part, self.index
+    def rank(self) -> tuple[int, int, PartName, int]:
+        """The least one counts: ok before failed, then the earliest; of failures the latest, after `levo retry`."""
+        attempt = -self.part.attempt if self.outcome == "failed" else self.part.attempt
+        return OUTCOMES.index(self.outcome), attempt, self.part, self.index
 
 
 def seal(paths: ShardPaths, songs: Sequence[Song], settings: Settings, attempt: int) -> SealSummary:
@@ -136,6 +137,9 @@ def _write(paths: ShardPaths, table: pa.Table, bill: Bill, tars: Sequence[Tar]) 
     for row in rows:
         stages = bill.by_song[row["song_id"]]
         row.update({f"{stage}_s": stages.get(stage, 0.0) for stage in STAGES}, gpu_seconds=sum(stages.values()))
+        row["row_sha256"] = ""
+    rows = to_table(rows, PROVENANCE_SCHEMA).to_pylist()  # as they will be read: 0.0 and not 0
+    for row in rows:
         row["row_sha256"] = row_sha256(row)
     ok = table.filter(pc.equal(table["outcome"], "ok")).select(TOKENS_SCHEMA.names)
     files = [{"song_id": row["song_id"], **file} for row in rows for file in row["files"]]

@@ -1,0 +1,109 @@
+"""`levo qa`: every audio file of a sealed shard measured as it lies on disk. Judges no music.
+
+A file that cannot be read is a row with the flag `unreadable`; it never stops the others.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from levo import measures
+from levo.errors import LevoError
+from levo.measures import Column
+from levo.node.audio import decode_flac, pcm_sha256, read_member
+from levo.node.paths import RunPaths, ShardPaths
+from levo.node.provenance import AUDIO_SCHEMA, PROVENANCE_SCHEMA
+from levo.node.tables import write_table
+from levo.reports.sealed import Row, read_rows
+from levo.settings import QaSettings, of_run
+from levo.songs.song import FRAME_RATE
+
+VERSION = "1"
+PCM_SCALE = 32768.0
+
+PLACE_COLUMNS = (
+    Column("song_id", "string", "", "the manifest's name of the song"),
+    Column("shard", "int32", "", "node job that made it"),
+    Column("rendition", "int32", "", "codec pass over the song's tokens, from 0"),
+    Column("stem", "string", "", "`mixed`, `vocal` or `bgm`"),
+    Column("tar", "string", "", "tar in the shard's folder"),
+    Column("member", "string", "", "file in the tar"),
+    Column("frames", "int32", "frames", "length of the song's tokens; a frame is 1/25 s"),
+    Column("stop_reason", "string", "", "`eos`: the song ended by itself; `cap`: it ran into its cap"),
+)
+CHECK_COLUMNS = (
+    Column("sample_rate", "int32", "Hz", "samples a second"),
+    Column("samples", "int64", "samples", "length, per channel"),
+    Column("frames_match", "bool", "", "whether samples are those of the frames (1920 a frame at 48 kHz)"),
+    Column("pcm_match", "bool", "", "whether the samples have the hash that was recorded when they were made"),
+)
+COLUMNS = (*PLACE_COLUMNS, *CHECK_COLUMNS, *measures.COLUMNS)
+
+_NEVER_NULL = {"song_id", "shard", "rendition", "stem", "tar", "member", "frames"}
+
+QA_SCHEMA = pa.schema(
+    [
+        *(
+            pa.field(
+                c.name, pa.type_for_alias(c.type), c.name not in _NEVER_NULL, {"unit": c.unit, "meaning": c.meaning}
+            )
+            for c in COLUMNS
+        ),
+        pa.field("flags", pa.list_(pa.string()), nullable=False),
+        pa.field("error", pa.string()),
+    ],
+    metadata={"levo.schema": "qa", "levo.schema_version": VERSION},
+)
+
+FILE_FLAGS: dict[str, tuple[str, Callable[[Row], bool]]] = {
+    "unreadable": ("the file cannot be decoded", lambda row: row["error"] is not None),
+    "altered": ("other samples than were made", lambda row: row["pcm_match"] is False),
+    "length": ("another length than its frames", lambda row: row["frames_match"] is False),
+    "cap": ("cut at its cap: the song did not end", lambda row: row["stop_reason"] == "cap"),
+}
+FLAGS: dict[str, str] = {name: words for name, (words, _) in [*FILE_FLAGS.items(), *measures.FLAGS.items()]}
+"""Every flag and what it means, worst first."""
+
+
+def qa_shard(run_dir: Path, shard: int) -> Path:
+    """`levo qa RUN SHARD`: write RUN/qa/NNNNN.parquet, a row a file. Raises NodeError when the shard is not sealed."""
+    thresholds = of_run(run_dir).qa
+    paths = RunPaths(run_dir).shard(shard)
+    fix = f"run `levo shard {run_dir} {shard}` first"
+    songs = {row["song_id"]: row for row in read_rows(paths.provenance, PROVENANCE_SCHEMA, fix)}
+    rows = [measure_file(paths, file, songs[file["song_id"]], thresholds) for file in _files(paths, fix)]
+    write_table(rows, QA_SCHEMA, paths.qa)
+    return paths.qa
+
+
+def _files(paths: ShardPaths, fix: str) -> list[Row]:
+    return read_rows(paths.audio, AUDIO_SCHEMA, fix)
+
+
+def measure_file(paths: ShardPaths, file: Row, song: Row, thresholds: QaSettings) -> Row:
+    """The QA row of a file. file: its row of audio.parquet; song: its provenance row."""
+    row: Row = dict.fromkeys(QA_SCHEMA.names)
+    row.update({name: file[name] for name in ("song_id", "rendition", "stem", "tar", "member")})
+    row.update({name: song[name] for name in ("shard", "frames", "stop_reason")})
+    try:
+        pcm, rate = decode_flac(read_member(paths.out / file["tar"], file["member"]))
+    except LevoError as error:
+        row["error"] = error.what
+    else:
+        row.update(_measured(pcm, rate, file, thresholds), frames_match=len(pcm) * FRAME_RATE == row["frames"] * rate)
+    raised = [name for name, (_, holds) in FILE_FLAGS.items() if holds(row)]
+    row["flags"] = raised + (measures.flags(row, thresholds) if row["error"] is None else [])
+    return row
+
+
+def _measured(pcm: np.ndarray, rate: int, file: Mapping[str, Any], thresholds: QaSettings) -> Row:
+    samples = pcm.astype(np.float32) / PCM_SCALE
+    return {
+        "sample_rate": rate,
+        "samples": len(pcm),
+        "pcm_match": pcm_sha256(pcm) == file["pcm_sha256"],
+        **measures.measure(samples, rate, thresholds.active_dbfs),
+    }
