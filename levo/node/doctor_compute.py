@@ -55,7 +55,7 @@ def check_machine() -> Iterator[Finding]:
     if sys.version_info < LEAST_PYTHON:
         yield Finding(PROBLEM, "Python", version, "make setup PYTHON=python3.11 (or newer)")
     else:
-        yield good("Python", f"{version} in {sys.prefix}")
+        yield good("Python", version)
 
 
 def check_torch() -> Iterator[Finding]:

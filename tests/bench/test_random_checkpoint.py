@@ -1,0 +1,56 @@
+"""Random checkpoints in upstream's layout: released sizes have the released numbers of parameters, and convert."""
+
+import copy
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from levo.bench import random_checkpoint
+from levo.bench.random_checkpoint import NAMES, full_codec, full_config, write_random
+from levo.errors import ConfigError
+from levo.model import checkpoint, tiny, upstream
+from levo.model.codec_config import VAEConfig
+from levo.model.config import LMConfig
+from levo.model.convert import convert
+from levo.model.lm import LYRIC_TABLE, STRUCTURE_TABLE, STYLE_TABLE
+from levo.model.upstream_names import flow_shapes, lm_shapes, vae_shapes
+from levo.songs.prompts import PromptBook
+from levo.songs.text import TextEncoder
+
+
+def test_released_sizes_have_the_published_numbers_of_tensors_and_parameters() -> None:
+    rows = {LYRIC_TABLE: (151659,), STYLE_TABLE: (151652,), STRUCTURE_TABLE: (200,)}
+    lm = lm_shapes(LMConfig.from_upstream(full_config("v2-large")), rows)
+    assert (len(lm), sum(map(math.prod, lm.values()))) == (452, 4_988_100_608)
+    vae = VAEConfig.from_upstream(random_checkpoint.VAE_JSON)
+    assert (len(flow_shapes(full_codec(vae))), len(vae_shapes(vae))) == (233, 182)
+
+
+@pytest.mark.parametrize("size", ["v2-large", "v1-base"])
+def test_a_random_checkpoint_converts_as_the_size_that_it_imitates(
+    size: str, qwen_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Widths and layers are cut down; keys, tables, limits, thetas and names are the released ones."""
+    version, *_, theta, theta_sub, lyric, style = upstream.TESTED[size]
+    monkeypatch.setitem(upstream.TESTED, size, (version, 64, 96, 2, 2, 1, theta, theta_sub, lyric, style))  # type: ignore[arg-type]
+    small: dict[str, Any] = copy.deepcopy(random_checkpoint.VAE_JSON)
+    small["model"]["decoder"]["config"] |= {"channels": 4, "latent_dim": tiny.LATENT}
+    monkeypatch.setattr(random_checkpoint, "VAE_JSON", small)
+    monkeypatch.setattr(random_checkpoint, "full_codec", lambda vae: replace(tiny.codec_config(vae), code_size=16384))
+    folder, runtime = write_random(tmp_path, size, qwen_files)
+    assert folder.name == NAMES[size]
+    codec = upstream.CodecConstants(tiny.HEADS, tiny.SILENCE_VOCAL, tiny.SILENCE_BGM)
+    result = convert(folder, runtime, tmp_path / "out", torch.float16, codec)
+    assert (result.size, result.version) == (size, version)
+    model = checkpoint.load(tmp_path / "out", "cpu", torch.float16)
+    assert model.config.lm.max_seconds == (150 if size == "v1-base" else 270)
+    assert PromptBook(tmp_path / "out", TextEncoder(tmp_path / "out").limits).draw("Jazz", "zh", 3) is not None
+
+
+def test_another_size_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no size 'huge'"):
+        write_random(tmp_path, "huge", tmp_path)
