@@ -120,7 +120,6 @@ class Attempt:
                 shard=job.shard,
                 attempt=job.attempt,
                 rank=rank,
-                n_ranks=len(job.gpus),
                 device="cpu" if gpu is None else "cuda",
                 maker=job.maker,
                 settings=job.settings,
@@ -197,6 +196,7 @@ class Attempt:
                 suspects = self.dispatch.returned(rank, song_ids)
                 self._count_losses(rank, suspects, reason)
             case Broken(error):
+                self.say(f"rank {rank}: {error}")
                 self.end.error = error
             case Bye():
                 self.dispatch.lost(rank)  # after a stop signal: what was in its engine is lost work, and nobody's fault

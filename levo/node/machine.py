@@ -3,17 +3,28 @@
 import ctypes
 import os
 import platform
+import runpy
 import socket
 import subprocess
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import levo
 from levo.errors import NodeError
 
 UNKNOWN = "unknown"
+GPU_FACTS = (
+    "cuda_version",
+    "cublas_version",
+    "cudnn_version",
+    "triton_version",
+    "driver_version",
+    "gpu_name",
+    "gpu_uuid",
+)
 
 
 @dataclass(frozen=True)
@@ -39,29 +50,43 @@ class Machine:
 
 def machine(device: str) -> Machine:
     """The facts of this process, which computes on `device` ("cpu" or "cuda")."""
-    import numpy
-    import torch  # late: the parent of the ranks and `levo retry` need none of it
-
     on_gpu = device.startswith("cuda")
-    gpu = torch.cuda.get_device_properties(0) if on_gpu else None
-    cudnn = torch.backends.cudnn.version() if on_gpu else None
+    gpu = _gpu() if on_gpu else dict.fromkeys(GPU_FACTS)
     return Machine(
         levo_version=levo.__version__,
         git_commit=git_commit(),
-        torch_version=torch.__version__,
-        cuda_version=torch.version.cuda if on_gpu else None,
-        cublas_version=cublas_version(torch.version.cuda or "") if on_gpu else None,
-        cudnn_version=str(cudnn) if cudnn is not None else None,
-        triton_version=_version("triton") if on_gpu else None,
-        driver_version=driver_version() if on_gpu else None,
+        torch_version=torch_version(),
         python_version=platform.python_version(),
-        numpy_version=numpy.__version__,
+        numpy_version=version("numpy"),
         device="cuda" if on_gpu else "cpu",
-        gpu_name=gpu.name if gpu else None,
-        gpu_uuid=str(gpu.uuid) if gpu else None,
         host=socket.gethostname(),
         slurm_job_id=os.environ.get("SLURM_JOB_ID"),
+        **gpu,
     )
+
+
+def _gpu() -> dict[str, str | None]:
+    import torch  # late: takes seconds, and a CPU has none of these facts
+
+    gpu = torch.cuda.get_device_properties(0)
+    cudnn = torch.backends.cudnn.version()
+    return {
+        "cuda_version": torch.version.cuda,
+        "cublas_version": cublas_version(torch.version.cuda or ""),
+        "cudnn_version": None if cudnn is None else str(cudnn),
+        "triton_version": _version("triton"),
+        "driver_version": driver_version(),
+        "gpu_name": gpu.name,
+        "gpu_uuid": str(gpu.uuid),
+    }
+
+
+def torch_version() -> str:
+    """torch.__version__ with its build ("+cpu"), from torch's own file, without the seconds that importing it takes."""
+    found = find_spec("torch")
+    assert found is not None and found.submodule_search_locations, "torch is a dependency of this package"
+    facts = runpy.run_path(str(Path(found.submodule_search_locations[0]) / "version.py"))
+    return str(facts["__version__"])
 
 
 @cache
@@ -117,9 +142,11 @@ def _version(package: str) -> str | None:
 
 def peak_memory_bytes(device: str) -> int | None:
     """Most device memory that this process has held so far; null on a CPU."""
+    if not device.startswith("cuda"):
+        return None
     import torch
 
-    return torch.cuda.max_memory_allocated() if device.startswith("cuda") else None
+    return torch.cuda.max_memory_allocated()
 
 
 def choose_devices(device: str, ranks: int | None) -> list[str | None]:

@@ -20,7 +20,6 @@ class RankOrder:
     shard: int
     attempt: int
     rank: int
-    n_ranks: int
     device: str
     maker: str
     settings: Settings

@@ -198,13 +198,13 @@ class _Rank:
         self._put(key, self.rows.without_audio(song, outcome, error, taken))
 
     def _step(self) -> None:
-        import torch
-
         self.ledger.book("idle", [])  # what passed since the engine's last stage belongs to no song
         try:
             fault("rank.step")
             finished = self.engine.step()
-        except torch.OutOfMemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             self._start_again(f"out of memory: {error}")
             return
         for done in finished:
@@ -240,6 +240,11 @@ class _Rank:
         self.engine = self.making.new_engine()
         self.ledger.book("load", [])
         self.pipe.send(Returned(lost, reason))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Of the device or of the host. torch's class is known by its name: only the engine imports torch here."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 def _fault_of(done: Finished, song: Song) -> str | None:

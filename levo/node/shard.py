@@ -51,6 +51,12 @@ def run_shard(run_dir: Path, shard: int, maker: str = REAL) -> int:
         except Stopped as stopped:
             say(f"{stopped}: shard {shard} stops before its ranks are started")
             return EXIT_MORE_TO_DO
+        except OSError as error:
+            raise NodeError(
+                f"the file system failed: {error}",
+                where=str(paths.work),
+                fix="look after it (space, quota, mount), then run the shard again: what is committed is kept",
+            ) from error
         finally:
             signals.at_once = False
             lease.release()

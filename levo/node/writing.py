@@ -82,8 +82,9 @@ class Writing:
         self._enqueue((key, self.pool.submit(encode)))
 
     def flush(self) -> None:
-        """Have what is handed over committed soon, without waiting for it."""
-        self._enqueue(FLUSH)
+        """Have what is handed over committed soon, without waiting for it. May be called again and again."""
+        if self.jobs.empty():  # else the writer is busy, and a later call does it
+            self._enqueue(FLUSH)
 
     def close(self) -> None:
         """Commit everything and end the threads. Raises what went wrong in them."""

@@ -1,8 +1,9 @@
 """What a planned RUN will cost, before it runs: from the plan and a speed file, beside upstream's loop.
 
 Assumed: every rank of a shard is busy until the shard's end; a rank loads the model once a shard; a node is held, and
-so billed, by one shard from loading to its last song. Upstream's loop makes one song at a time, and each further
-rendition by another run; its loading is not counted.
+so billed, by one shard from loading to its last song. Upstream's loop is given the same nodes and the same loading; it
+makes one song at a time, and each further rendition by another run. The cost of a million songs leaves loading out, as
+the brief does: in a run of that size it is nothing.
 """
 
 import json
@@ -64,19 +65,27 @@ class Estimate:
     @property
     def billed(self) -> Hours:
         """The whole of the nodes, loading included."""
-        return Hours.of_gpu_seconds(sum(self.wall_s) * self.node.gpus, self.node)
+        return self._billed(self.songs_s)
 
     @property
     def upstream(self) -> Hours:
-        """Upstream's loop on the same nodes."""
-        return Hours.of_audio(self.audio_s, self.calibration.upstream_x_realtime, self.node)
+        """The same for upstream's loop."""
+        return self._billed(self.audio_s / self.calibration.upstream_x_realtime)
+
+    def _billed(self, songs_s: float) -> Hours:
+        wall_s = self.calibration.load_seconds * len(self.shards) + songs_s / self.ranks
+        return Hours.of_gpu_seconds(wall_s * self.node.gpus, self.node)
+
+    @property
+    def million(self) -> Hours:
+        """A million songs of three minutes at this run's speed, without loading."""
+        return Hours.of_audio(MILLION_SONGS_S, self.audio_s / self.songs_s, self.node)
 
     def as_dict(self) -> dict[str, Any]:
         """plan/estimate.json."""
         load_s = self.calibration.load_seconds * self.ranks * len(self.shards)
         codec_s = sum(shard.codec_s for shard in self.shards)
         billed_s = self.billed.gpu_hours * HOUR_S
-        speed = x_realtime(self.audio_s, billed_s) or 0.0
         return {
             "format": FORMAT,
             "run": self.run,
@@ -89,7 +98,7 @@ class Estimate:
             "n_shards": len(self.shards),
             "audio_hours": self.audio_s / HOUR_S,
             **self.billed.as_dict(),
-            "x_realtime": speed,
+            "x_realtime": x_realtime(self.audio_s, billed_s),
             "gpu_hours_by_stage": {
                 "language model": (self.songs_s - codec_s) / HOUR_S,
                 "codec": codec_s / HOUR_S,
@@ -101,7 +110,7 @@ class Estimate:
                 "mean": sum(self.wall_s) / len(self.shards),
                 "total": sum(self.wall_s),
             },
-            "per_million_3_minute_songs": Hours.of_audio(MILLION_SONGS_S, speed, self.node).as_dict(),
+            "per_million_3_minute_songs": self.million.as_dict(),
             "upstream": {"x_realtime": self.calibration.upstream_x_realtime, **self.upstream.as_dict()},
             "saved": {
                 **self.upstream.minus(self.billed).as_dict(),
@@ -111,22 +120,22 @@ class Estimate:
 
     def __str__(self) -> str:
         n_songs, n_files = (sum(getattr(shard, name) for shard in self.shards) for name in ("n_songs", "n_files"))
-        million = self.as_dict()["per_million_3_minute_songs"]
         rows = [
             ("", "GPU-hours", "node-hours", "core-hours"),
             ("this run", *_figures(self.billed)),
             ("upstream's loop", *_figures(self.upstream)),
             ("saved", *_figures(self.upstream.minus(self.billed))),
-            ("1 M songs of 3 min", *_figures(Hours(**million))),
+            ("1 M songs of 3 min", *_figures(self.million)),
         ]
         table = [f"  {name:<19}" + "".join(f"{cell:>14}" for cell in cells) for name, *cells in rows]
         times = ratio(self.upstream.gpu_hours, self.billed.gpu_hours) or 0.0
         longest, total = max(self.wall_s), sum(self.wall_s)
+        upstream_speed = f"{self.calibration.upstream_x_realtime:g}x realtime"
         return "\n".join(
             [
                 f"{self.run}: {n_songs} songs, {n_files} files, {self.audio_s / HOUR_S:.2f} hours of audio",
                 *table,
-                f"  {times:.1f} times less than upstream's loop ({self.calibration.upstream_x_realtime:g}x realtime)",
+                f"  upstream's loop ({upstream_speed}) takes {times:.1f} times as much",
                 f"  wall time: longest shard {duration(longest)}, all {len(self.shards)} one after another "
                 f"{duration(total)}, with {self.ranks} ranks each",
                 f"  speeds: {self.calibration.name}",

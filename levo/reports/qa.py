@@ -64,7 +64,9 @@ FILE_FLAGS: dict[str, tuple[str, Callable[[Row], bool]]] = {
     "length": ("another length than its frames", lambda row: row["frames_match"] is False),
     "cap": ("cut at its cap: the song did not end", lambda row: row["stop_reason"] == "cap"),
 }
-FLAGS: dict[str, str] = {name: words for name, (words, _) in [*FILE_FLAGS.items(), *measures.FLAGS.items()]}
+_WORST_FIRST = ("unreadable", "altered", "length", "nan", "silent", "cap")
+_WORDS = {name: words for name, (words, _) in [*FILE_FLAGS.items(), *measures.FLAGS.items()]}
+FLAGS: dict[str, str] = {name: _WORDS[name] for name in (*_WORST_FIRST, *_WORDS)}
 """Every flag and what it means, worst first."""
 
 
@@ -94,8 +96,10 @@ def measure_file(paths: ShardPaths, file: Row, song: Row, thresholds: QaSettings
         row["error"] = error.what
     else:
         row.update(_measured(pcm, rate, file, thresholds), frames_match=len(pcm) * FRAME_RATE == row["frames"] * rate)
-    raised = [name for name, (_, holds) in FILE_FLAGS.items() if holds(row)]
-    row["flags"] = raised + (measures.flags(row, thresholds) if row["error"] is None else [])
+    raised = {name for name, (_, holds) in FILE_FLAGS.items() if holds(row)}
+    if row["error"] is None:
+        raised.update(measures.flags(row, thresholds))
+    row["flags"] = [name for name in FLAGS if name in raised]
     return row
 
 

@@ -49,7 +49,7 @@ class Clone:
 
     def front(self) -> list[str]:
         mine = ["--configfile", "mine.yaml"] if (self.root / "mine.yaml").exists() else []
-        return ["--profile", "profiles/local", *mine]
+        return [*mine, "--profile", "profiles/local"]
 
     def planned(self, *arguments: str) -> dict[str, int]:
         """Jobs that a dry run announces, by rule."""
@@ -72,7 +72,7 @@ def make_clone(source: Path, target: Path) -> Clone:
 
 
 def write_small_run(clone: Clone) -> None:
-    """Settings and manifest of a RUN `t`: six short songs in two shards, one refused row that makes it over 1 MB."""
+    """Settings and manifest of a RUN `t`: six short songs in two shards, two refused rows that make it over 1 MB."""
     settings = {
         "run": "t",
         "manifest": "songs.jsonl",
@@ -92,6 +92,7 @@ def write_small_run(clone: Clone) -> None:
     ]
     songs[1]["renditions"] = 2
     songs[2]["gen_type"] = "separate"
-    songs.append({"song_id": "too long", "lyrics": "[verse] " + "la " * 400_000})
+    songs[5]["max_seconds"] = 30  # ends by itself
+    songs += [{"song_id": f"too long {n}", "lyrics": "[verse] " + "la " * 200_000} for n in range(2)]
     (clone.root / "songs.jsonl").write_text("".join(json.dumps(song) + "\n" for song in songs))
     assert (clone.root / "songs.jsonl").stat().st_size > 1_000_000, "Snakemake compares checksums of smaller files"

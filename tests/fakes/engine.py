@@ -2,7 +2,7 @@
 
     nan: seeds whose song comes back as an error     empty: seeds whose song comes back without frames
     refuse: seeds that submit() refuses              die: seeds that kill their process when they reach the engine
-    oom_over: steps raise OutOfMemoryError while more songs than this are inside
+    oom_over: steps raise MemoryError while more songs than this are inside
     tick_s: seconds a step takes                     load_s: seconds that loading takes
 
 A song's tokens depend on its seed alone, its audio on the tokens, seed, rendition and stem.
@@ -16,7 +16,6 @@ import time
 from collections import deque
 
 import numpy as np
-import torch
 
 from levo.engine.request import Audio, Book, Finished, Request
 from levo.errors import ModelError
@@ -71,7 +70,7 @@ class FakeEngine:
             self.seats[request.key] = (request, 0)
             self.book("prefill", [request.key])
         if self.live > self.plan.get("oom_over", 1 << 30):
-            raise torch.OutOfMemoryError("planned")
+            raise MemoryError("planned")
         if any(request.seed in self.plan.get("die", []) for request, _ in self.seats.values()):
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(self.plan.get("tick_s", 0))

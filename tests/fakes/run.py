@@ -56,20 +56,20 @@ class _NoModel:
     """Where a rank keeps its model. None here."""
 
 
-def make_run(run_dir: Path, n_songs: int = 8, n_shards: int = 2, **settings: object) -> Path:
-    """Everything of a RUN up to `levo qa`."""
+def make_run(run_dir: Path, n_songs: int = 8, n_shards: int = 2, gpu: str | None = None) -> Path:
+    """Everything of a RUN up to `levo qa`. gpu: the GPU's name; None: CPU ranks."""
     chosen = Settings(
         run=run_dir.name,
         plan=PlanSettings(n_shards=n_shards),
         limits=LimitSettings(failed_share=0.5),
         cost=CostSettings(calibration=str(BRIEF)),
-    ).model_copy(update=settings)
+    )
     freeze(chosen, run_dir)
     write_manifest(run_dir, [song(n) for n in range(n_songs)])
     plan_run(run_dir)
     estimate_run(run_dir)
     for shard in range(n_shards):
-        make_shard(run_dir, shard, chosen)
+        make_shard(run_dir, shard, chosen, gpu)
         qa_shard(run_dir, shard)
     return run_dir
 
@@ -100,7 +100,7 @@ def write_manifest(run_dir: Path, songs: list[Song]) -> None:
     pq.write_table(pa.Table.from_pylist(rows, REJECTED_SCHEMA), run_dir / "manifest/rejected.parquet")
 
 
-def make_shard(run_dir: Path, shard: int, settings: Settings) -> None:
+def make_shard(run_dir: Path, shard: int, settings: Settings, gpu: str | None = None) -> None:
     """One attempt with one rank: load, songs one after the other, idle; then sealed."""
     paths = RunPaths(run_dir).shard(shard)
     songs = read_shard(RunPaths(run_dir).plan, shard)
@@ -109,17 +109,14 @@ def make_shard(run_dir: Path, shard: int, settings: Settings) -> None:
     ledger = Ledger(paths, attempt, 0, age_s=0, clock=clock)
     clock.pass_s(LOAD_S)
     ledger.book("load", [])
-    _make_songs(paths, attempt, songs, settings, ledger, clock)
+    _make_songs(_row_maker(paths, attempt, settings, gpu), PartWriter(paths, attempt, 0), songs, ledger, clock)
     clock.pass_s(IDLE_S)
     ledger.book("idle", [])
     ledger.close()
     seal(paths, songs, settings, attempt)
 
 
-def _make_songs(
-    paths: ShardPaths, attempt: int, songs: list[Song], settings: Settings, ledger: Ledger, clock: Clock
-) -> None:
-    rows, writer = _row_maker(paths, attempt, settings), PartWriter(paths, attempt, 0)
+def _make_songs(rows: RowMaker, writer: PartWriter, songs: list[Song], ledger: Ledger, clock: Clock) -> None:
     for key, asked in enumerate(songs):
         ledger.name(key, asked.song_id)
         for stage, seconds in STAGE_S.items():
@@ -134,13 +131,14 @@ def _make_songs(
     writer.commit()
 
 
-def _row_maker(paths: ShardPaths, attempt: int, settings: Settings) -> RowMaker:
-    order = RankOrder(paths.run_dir, paths.number, attempt, 0, 1, "cpu", "fakes:none", settings, 1)
+def _row_maker(paths: ShardPaths, attempt: int, settings: Settings, gpu: str | None) -> RowMaker:
+    order = RankOrder(paths.run_dir, paths.number, attempt, 0, "cpu", "fakes:none", settings, 1)
     recipe = Recipe(Path("models/fake"), "cpu", "float32", 8, 16, Sampling(), 10, 1.5)
     making = Making(_NoModel(), _NoModel, RATE, "fake", "f" * 64)  # type: ignore[arg-type]
     versions = dict.fromkeys(Machine.__dataclass_fields__)
     known = {name: "1.0" for name in versions if name.endswith("version")}
-    machine = Machine(**{**versions, **known, "git_commit": "c0ffee", "device": "cpu", "host": "node0"})  # type: ignore[arg-type]
+    place = {"git_commit": "c0ffee", "device": "cuda" if gpu else "cpu", "gpu_name": gpu, "host": "node0"}
+    machine = Machine(**{**versions, **known, **place})  # type: ignore[arg-type]
     return RowMaker(order, recipe, making, machine)
 
 

@@ -49,6 +49,9 @@ def song(number: int, **changes) -> Song:
     return Song(**{**fields, **changes})
 
 
+SONGS = [song(number) for number in range(6)]
+
+
 def settings(model: Path | None = None, ranks: int = 1, slots: int = 2, **limits) -> Settings:
     """Small parts, so that a few songs are several; no waiting for a dead writer's lease."""
     node = {"device": "cpu", "ranks": ranks, "part_songs": 2, "lease_wait_s": 1}

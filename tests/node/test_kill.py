@@ -4,19 +4,9 @@ import re
 
 import pyarrow.parquet as pq
 import pytest
-from fakes.shards import lasting, make_run, run, settings, song
+from fakes.shards import SONGS, lasting, make_run, run, settings
 
 from levo.node.seal import read_bill
-
-SONGS = [song(number) for number in range(6)]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    run_dir = tmp_path_factory.mktemp("undisturbed")
-    paths = make_run(run_dir, SONGS, settings())
-    assert run(run_dir)[0] == 0
-    return lasting(paths)
 
 
 @pytest.mark.parametrize("victim", ["kill", "kill-shard"])

@@ -1,5 +1,6 @@
 """A shard's outcomes, signals and writers, with an engine that fails as planned."""
 
+import multiprocessing
 import shutil
 import signal
 import time
@@ -7,21 +8,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from fakes.shards import lasting, make_run, plan, run, settings, song, start
+from fakes.shards import SONGS, lasting, make_run, plan, run, settings, start
 
 from levo.errors import NodeError
+from levo.node.attempt import Attempt, Job
+from levo.node.journal import Journal
+from levo.node.lease import Lease
 from levo.node.retry import retry_run
-
-SONGS = [song(number) for number in range(6)]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """Rows of a run in which nothing goes wrong, on two ranks."""
-    run_dir = tmp_path_factory.mktemp("undisturbed")
-    paths = make_run(run_dir, SONGS, settings(ranks=2))
-    assert run(run_dir)[0] == 0
-    return lasting(paths)
+from levo.node.stopping import StopSignals
 
 
 def outcomes(paths):
@@ -171,6 +165,19 @@ def test_a_second_writer_is_refused_and_the_first_goes_on(tmp_path):
         retry_run(tmp_path)
     assert first.wait(20) == 0
     _close(first)
+
+
+def test_a_writer_that_has_lost_its_lease_stops_at_once(tmp_path):
+    chosen = settings()
+    paths = make_run(tmp_path, SONGS, chosen)
+    job = Job(tmp_path, 0, 1, "fakes.engine:load", chosen, SONGS, len(SONGS), {}, [None])
+    lease = Lease(paths, 1, 0)
+    lease.lost.set()
+    attempt = Attempt(job, Journal(paths, 1), lease, StopSignals(), print)
+    with pytest.raises(NodeError, match="another writer has taken over"):
+        attempt.run()
+    assert not multiprocessing.active_children()
+    assert not list(paths.work.glob("part-*"))
 
 
 def test_a_rank_dies_with_its_parent(tmp_path):

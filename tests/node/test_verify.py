@@ -17,6 +17,7 @@ from levo.node.paths import ShardPaths
 from levo.node.provenance import row_sha256
 from levo.node.render import render
 from levo.node.verify import verify
+from levo.settings import freeze
 
 SONGS = [song(number, max_seconds=1.0, predicted_frames=25) for number in range(4)]
 
@@ -36,12 +37,19 @@ def copy(sealed, tmp_path):
     return ShardPaths(tmp_path / "copy", 0)
 
 
-def test_one_and_two_ranks_make_the_same_songs(sealed, tmp_path, tiny_dir):
-    paths = make_run(tmp_path, SONGS, settings(model=tiny_dir, ranks=2))
+def test_songs_are_the_same_after_a_kill_and_with_other_ranks_and_slots(sealed, tmp_path, tiny_dir):
+    paths = make_run(tmp_path, SONGS, settings(model=tiny_dir))
+    assert run(tmp_path, maker=REAL, LEVO_FAULT="part.write:2:kill-shard")[0] == -9
+    freeze(settings(model=tiny_dir, ranks=2, slots=4), tmp_path)
     code, said = run(tmp_path, maker=REAL)
-    assert code == 0, said
-    assert lasting(paths) == lasting(sealed)
-    assert set(pq.read_table(paths.provenance)["rank"].to_pylist()) == {0, 1}
+    assert code == 0 and "resuming: 2 songs done, 2 to make, 2 were in flight" in said, said
+    rows = pq.read_table(paths.provenance).to_pylist()
+    assert {(row["attempt"], row["rank"]) for row in rows} == {(1, 0), (2, 0), (2, 1)}
+    assert _without_slots(lasting(paths)) == _without_slots(lasting(sealed))
+
+
+def _without_slots(rows):
+    return {song_id: {**row, "batch_size": None} for song_id, row in rows.items()}
 
 
 def test_songs_made_again_from_their_rows_are_equal(sealed):

@@ -40,13 +40,20 @@ def song(number: int, seconds: float = 180.0, renditions: int = 1, gen_type: str
 
 
 def test_three_minute_songs_cost_the_briefs_figures(tmp_path: Path) -> None:
-    """Per million songs, without the loading: the brief's 5,870 GPU-hours; upstream's 74,300."""
+    """Without the loading: the brief's 5,870 GPU-hours and 423 k core-hours a million."""
     made = estimate_run(plan(tmp_path, [song(n) for n in range(200)], 4))
-    million = 1e6 / 200
-    assert made.songs_s / 3600 * million == pytest.approx(5870, rel=1e-3)
-    assert made.upstream.gpu_hours * million == pytest.approx(74_300, rel=1e-3)
-    assert made.upstream.core_hours * million == pytest.approx(5.35e6, rel=1e-3)
+    assert made.songs_s / 3600 * 1e6 / 200 == pytest.approx(5870, rel=1e-3)
+    assert made.million.gpu_hours == pytest.approx(5870, rel=1e-3)
+    assert made.million.core_hours == pytest.approx(422_535, rel=1e-3)
     assert made.audio_s == 200 * 180
+
+
+def test_upstreams_loop_stands_beside_with_the_same_loading(tmp_path: Path) -> None:
+    made = estimate_run(plan(tmp_path, [song(n) for n in range(200)], 4))
+    load_hours = 4 * 4 * 145.5 / 3600
+    assert (made.upstream.gpu_hours - load_hours) * 1e6 / 200 == pytest.approx(74_300, rel=1e-3)
+    times = (made.upstream.gpu_hours - load_hours) / (made.billed.gpu_hours - load_hours)
+    assert times == pytest.approx(12.66, rel=1e-3)
 
 
 def test_loading_and_whole_nodes_are_billed(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_summary_counts_flags_spreads_and_losses(finished: Path) -> None:
     assert (made["n_files"], made["n_files_flagged"]) == (12, 2)
     assert made["flags"]["silent"] == {"files": 1, "songs": 1, "meaning": FLAGS["silent"]}
     assert made["flags"]["cap"]["files"] == 1
-    assert [row["song_id"] for row in made["outliers"]] == [f"song {CAPPED:02d}", f"song {SILENT:02d}"]
+    assert [row["song_id"] for row in made["outliers"]] == [f"song {SILENT:02d}", f"song {CAPPED:02d}"]
     assert made["rejected_rows"] == {"n": 2, "by_reason": {"missing_lyrics": 1, "unknown_tag": 1}}
     assert made["songs_without_audio"][0]["error"] == "the audio is not finite <nan>"
     assert made["thresholds"] == of_run(finished).qa.model_dump()

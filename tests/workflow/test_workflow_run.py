@@ -6,19 +6,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from fakes.clone import Clone, make_clone, write_small_run
+from fakes.clone import Clone, write_small_run
 from fakes.outcome import rows, songs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
-
-
-@pytest.fixture(scope="module")
-def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A clone with a finished RUN. Tests may look, plan, and touch; what they make they make in a copy."""
-    clone = make_clone(root, tmp_path_factory.mktemp("workflow") / "finished")
-    write_small_run(clone)
-    clone.snakemake()
-    return clone
 
 
 @pytest.fixture
@@ -40,13 +31,13 @@ def times(folder: Path, pattern: str) -> dict[Path, int]:
     return {path.relative_to(folder): path.stat().st_mtime_ns for path in folder.glob(pattern)}
 
 
-def test_every_song_is_made_and_the_bad_row_is_refused(finished: Clone) -> None:
+def test_every_song_is_made_and_the_bad_rows_are_refused(finished: Clone) -> None:
     run = run_of(finished)
     made = songs(run)
     assert sorted(made) == [f"song {n}/é" for n in range(6)]
     assert {song["provenance"]["outcome"] for song in made.values()} == {"ok"}
     assert [len(made[f"song {n}/é"]["audio"]) for n in range(3)] == [1, 2, 3]
-    assert pq.read_table(run / "manifest/rejected.parquet")["song_id"].to_pylist() == ["too long"]
+    assert pq.read_table(run / "manifest/rejected.parquet")["song_id"].to_pylist() == ["too long 0", "too long 1"]
 
 
 def test_the_files_of_a_run_are_there(finished: Clone) -> None:

@@ -31,6 +31,7 @@ settings = friendly(
 
 RUN = Path("results") / settings.run
 SHARDS = [f"{number:05d}" for number in range(settings.plan.n_shards)]
+TABLES = ["tokens", "audio", "provenance"]
 MODEL = Path(settings.model)
 TINY_MODEL = Path("models/tiny")
 
