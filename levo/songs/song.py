@@ -9,7 +9,7 @@ GenType = Literal["mixed", "vocal", "bgm", "separate"]
 GEN_TYPES: tuple[GenType, ...] = ("mixed", "vocal", "bgm", "separate")
 
 # The audio files of one rendition, by generation type (facts/vocoder.md section 1.3).
-STEMS: dict[str, tuple[str, ...]] = {
+STEMS: dict[str, tuple[Literal["mixed", "vocal", "bgm"], ...]] = {
     "mixed": ("mixed",),
     "vocal": ("vocal",),
     "bgm": ("bgm",),
