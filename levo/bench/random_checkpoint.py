@@ -215,7 +215,7 @@ class Fill:
             return torch.zeros(shape)
         if name in ("normfeat.counts", "normfeat.sum_x2"):
             return torch.full(shape, 2e5)
-        if name.endswith("weight") and ("norm" in name or "ln_" in name):
+        if name.endswith("weight") and ("norm" in name or ".ln_" in name):
             return torch.ones(shape, dtype=dtype)
         if name.endswith(("weight_g", "alpha")):
             return torch.full(shape, 0.5, dtype=dtype)
@@ -231,7 +231,7 @@ class Fill:
 def _std(name: str, shape: tuple[int, ...]) -> float:
     if name.endswith(("bias", "beta")) or "table" in name or "wpe" in name:
         return 0.02
-    if "emb" in name or name in (LYRIC_TABLE, STYLE_TABLE):
+    if name.startswith(("emb.", "layer2_emb.", "mask_emb.", "condition_provider.")) or "codebook" in name:
         return 0.5
     fan_in = shape[0] if ".h." in name else math.prod(shape[1:])
     return 1.0 / math.sqrt(fan_in)

@@ -54,3 +54,19 @@ def test_a_random_checkpoint_converts_as_the_size_that_it_imitates(
 def test_another_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no size 'huge'"):
         write_random(tmp_path, "huge", tmp_path)
+
+
+def test_random_weights_keep_what_a_layer_gives_near_one() -> None:
+    """So that a full-size song overflows nowhere in float16."""
+    fill = random_checkpoint.Fill(0)
+    estimator = "cfm_wrapper.estimator"
+    shapes = {
+        f"{estimator}.adaln_single.linear.weight": (600, 100),
+        f"{estimator}.adaln_single.emb.timestep_embedder.linear_1.weight": (400, 900),
+        f"{estimator}.h.3.mlp.c_fc.weight": (900, 400),
+        "transformer.model.layers.2.mlp.down_proj.weight": (400, 900),
+    }
+    deviations = {name: float(fill.tensor(name, shape).std()) for name, shape in shapes.items()}
+    expected = dict(zip(shapes, (100, 900, 900, 900), strict=True))
+    assert deviations == pytest.approx({name: n**-0.5 for name, n in expected.items()}, rel=0.05)
+    assert bool((fill.tensor(f"{estimator}.h.0.ln_1.weight", (9,)) == 1).all())
