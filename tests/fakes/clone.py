@@ -92,7 +92,7 @@ def write_small_run(clone: Clone) -> None:
     ]
     songs[1]["renditions"] = 2
     songs[2]["gen_type"] = "separate"
-    songs[5]["max_seconds"] = 30  # ends by itself
+    songs[5].update(seed=19, max_seconds=12)  # ends by itself, after 6 seconds
     songs += [{"song_id": f"too long {n}", "lyrics": "[verse] " + "la " * 200_000} for n in range(2)]
     (clone.root / "songs.jsonl").write_text("".join(json.dumps(song) + "\n" for song in songs))
     assert (clone.root / "songs.jsonl").stat().st_size > 1_000_000, "Snakemake compares checksums of smaller files"

@@ -37,5 +37,5 @@ def test_snakemake_killed_ends_with_the_same_songs(clone: Clone, tmp_path: Path,
     # The shards that outlived Snakemake were waited for, not raced: no song was made twice.
     assert commits(clone.root / "results/t") == dict.fromkeys(undisturbed, 1)
     logs = [path.read_text() for path in (clone.root / "results/t/logs/generate").iterdir()]
-    assert any("resuming: 3 songs done, 0 to make" in log for log in logs), logs
+    assert any("songs done, 0 to make" in log for log in logs), logs
     assert clone.planned(*TARGETS) == {}
