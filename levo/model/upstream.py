@@ -43,12 +43,12 @@ TAGS, PROMPTS = "conf/vocab.yaml", "tools/new_auto_prompt.pt"
 QWEN2_WORDS = 151643
 QWEN2_VOCABULARY = "36c3749fd3c87e2402f612459b45ae4e6ce5488a3ecde47a8a3ea3ed3d5dda5a"
 """sha256 of Qwen2's BPE entries in the order of their ids, one a line."""
-PROBE = "[verse] Salt on the window.It 潮水带走我的名字 don't 123 ; [chorus] Überall"
+PROBE = "[verse] Salt on the window 潮水带走我的名字 don't 123 ; [chorus] Überall"
 PROBE_IDS = (
-    *(151644, 151646, 27040, 389, 279, 3241, 13, 2132, 6567, 121, 106, 52510, 111046, 97611, 101419, 1513, 944),
+    *(151644, 151646, 27040, 389, 279, 3241, 6567, 121, 106, 52510, 111046, 97611, 101419, 1513, 944),
     *(220, 16, 17, 18, 2587, 220, 151647, 49371, 541),
 )
-"""Ids of PROBE in v2: shows that the merges belong to the vocabulary."""
+"""Ids of PROBE, in v1 and v2: shows that the merges belong to the vocabulary."""
 
 # dim, intermediate_size, num_heads, num_layers, num_layers_sub, rope_theta, rope_theta_sub, lyric and style tokens
 TESTED = {
@@ -217,12 +217,10 @@ def _language_model(checkpoint: Path, config: LMConfig, notes: list[str]) -> Ten
 
 def _text_limits(config: LMConfig, lm: TensorSource, folder: Path) -> TextLimits:
     """Version by the style table's rows: each version added its own number of tags to the same vocabulary."""
-    limits = TextLimits("v1", config.lyric_len, config.style_len, config.max_seconds, config.prompt_frames,
-                        config.code_size)  # fmt: skip
-    n_words = TextEncoder.of_files(folder, limits).pad_id
-    lyric_rows, style_rows = lm.shapes[LYRIC_TABLE][0], lm.shapes[STYLE_TABLE][0]
-    expected = lyric_rows - len(BASE_SPECIALS) - len(STRUCTURE_TAGS)
-    if n_words != expected or (n_words == QWEN2_WORDS and _vocabulary_sha256(folder) != QWEN2_VOCABULARY):
+    vocabulary = _read_json(folder / "vocab.json")
+    n_words, style_rows = len(vocabulary), lm.shapes[STYLE_TABLE][0]
+    expected = lm.shapes[LYRIC_TABLE][0] - len(BASE_SPECIALS) - len(STRUCTURE_TAGS)
+    if n_words != expected or (n_words == QWEN2_WORDS and _in_order_sha256(vocabulary) != QWEN2_VOCABULARY):
         differs = f"{n_words} entries" if n_words != expected else "the right number of entries, but other ones"
         raise ModelError(
             f"the tokenizer has another vocabulary: {differs}; the lyric table has rows for {expected}",
@@ -230,26 +228,33 @@ def _text_limits(config: LMConfig, lm: TensorSource, folder: Path) -> TextLimits
             fix="use vocab.json and merges.txt of Qwen2-7B, as in upstream's runtime",
         )
     n_tags = style_rows - n_words - len(BASE_SPECIALS)
-    versions = {0: "v1", len(STYLE_TAGS): "v2"}
-    if n_tags not in versions:
+    version = {0: "v1", len(STYLE_TAGS): "v2"}.get(n_tags)
+    if version is None:
         raise ModelError(
             f"the style table has rows for {n_tags} tags; v1 has none and v2 {len(STYLE_TAGS)}",
             where=str(lm.path),
             fix="use a v1 or v2 checkpoint; betas between them are not supported",
         )
-    found = TextLimits(**{**vars(limits), "version": versions[n_tags]})
-    if n_words == QWEN2_WORDS:
-        v2 = TextEncoder.of_files(folder, TextLimits(**{**vars(found), "version": "v2"}))
-        if v2.lyric_ids(PROBE)[0] != PROBE_IDS:
-            raise ModelError(
-                "merges.txt does not belong to the vocabulary", where=str(folder), fix="use both files of Qwen2-7B"
-            )
-    return found
+    limits = TextLimits(
+        version, config.lyric_len, config.style_len, config.max_seconds, config.prompt_frames, config.code_size
+    )
+    encoder = TextEncoder.of_files(folder, limits)
+    if n_words == QWEN2_WORDS and encoder.lyric_ids(PROBE)[0] != PROBE_IDS:
+        raise ModelError(
+            "merges.txt does not belong to the vocabulary", where=str(folder), fix="use both files of Qwen2-7B"
+        )
+    return limits
 
 
-def _vocabulary_sha256(folder: Path) -> str:
-    vocabulary = _read_json(folder / "vocab.json")
-    return hashlib.sha256("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)).encode()).hexdigest()
+def _in_order_sha256(vocabulary: dict[str, Any]) -> str:
+    """Of the entries in the order of their ids, one a line."""
+    return hashlib.sha256(
+        "\n".join(sorted(vocabulary, key=lambda word: _number(vocabulary[word]))).encode()
+    ).hexdigest()
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else -1
 
 
 def _check_version(name: str, config: LMConfig, text: TextLimits) -> None:

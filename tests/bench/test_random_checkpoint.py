@@ -16,10 +16,10 @@ from levo.model import checkpoint, tiny, upstream
 from levo.model.codec_config import VAEConfig
 from levo.model.config import LMConfig
 from levo.model.convert import convert
+from levo.model.identity import read_identity
 from levo.model.lm import LYRIC_TABLE, STRUCTURE_TABLE, STYLE_TABLE
 from levo.model.upstream_names import flow_shapes, lm_shapes, vae_shapes
 from levo.songs.prompts import PromptBook
-from levo.songs.text import TextEncoder
 
 
 def test_released_sizes_have_the_published_numbers_of_tensors_and_parameters() -> None:
@@ -30,13 +30,13 @@ def test_released_sizes_have_the_published_numbers_of_tensors_and_parameters() -
     assert (len(flow_shapes(full_codec(vae))), len(vae_shapes(vae))) == (233, 182)
 
 
-@pytest.mark.parametrize("size", ["v2-large", "v1-base"])
+@pytest.mark.parametrize("size", ["v2-large", "v2-medium", "v1-base"])
 def test_a_random_checkpoint_converts_as_the_size_that_it_imitates(
     size: str, qwen_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Widths and layers are cut down; keys, tables, limits, thetas and names are the released ones."""
     version, *_, theta, theta_sub, lyric, style = upstream.TESTED[size]
-    monkeypatch.setitem(upstream.TESTED, size, (version, 64, 96, 2, 2, 1, theta, theta_sub, lyric, style))  # type: ignore[arg-type]
+    monkeypatch.setitem(upstream.TESTED, size, (version, 16, 24, 2, 2, 1, theta, theta_sub, lyric, style))  # type: ignore[arg-type]
     small: dict[str, Any] = copy.deepcopy(random_checkpoint.VAE_JSON)
     small["model"]["decoder"]["config"] |= {"channels": 4, "latent_dim": tiny.LATENT}
     monkeypatch.setattr(random_checkpoint, "VAE_JSON", small)
@@ -48,7 +48,7 @@ def test_a_random_checkpoint_converts_as_the_size_that_it_imitates(
     assert (result.size, result.version) == (size, version)
     model = checkpoint.load(tmp_path / "out", "cpu", torch.float16)
     assert model.config.lm.max_seconds == (150 if size == "v1-base" else 270)
-    assert PromptBook(tmp_path / "out", TextEncoder(tmp_path / "out").limits).draw("Jazz", "zh", 3) is not None
+    assert PromptBook(tmp_path / "out", read_identity(tmp_path / "out").text).draw("Jazz", "zh", 3) is not None
 
 
 def test_another_size_is_refused(tmp_path: Path) -> None:

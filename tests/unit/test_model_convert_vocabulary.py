@@ -10,7 +10,7 @@ from fakes.upstream import TINY_CODEC, Held, hold_tiny, tiny_layout
 from golden.test_tokenizer import GOLDEN
 
 from levo.errors import ModelError
-from levo.model import tiny, upstream
+from levo.model import tiny
 from levo.model.config import LMConfig
 from levo.model.convert import convert
 from levo.model.lm import LYRIC_TABLE, STRUCTURE_TABLE, STYLE_TABLE
@@ -82,7 +82,3 @@ def test_other_vocabularies_are_refused(change: Any, message: str, files: dict[s
     with pytest.raises(ModelError, match=message):
         convert(held.checkpoint, held.runtime, tmp_path / "out", torch.float16, TINY_CODEC)
     assert not list(tmp_path.glob("out*"))
-
-
-def test_probe_and_its_ids_are_those_of_the_golden_vocabulary(files: dict[str, bytes]) -> None:
-    assert {upstream.PROBE_IDS[0], upstream.PROBE_IDS[1]} == {GOLDEN["im_start"], GOLDEN["lyric_vocab"]["[verse]"]}
