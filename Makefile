@@ -7,7 +7,8 @@
 #
 # TORCH is what pip gets for torch. PyPI's wheel is the CUDA build on Linux; for a machine without a GPU:
 #   make setup TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
-# and for another CUDA version (see https://pytorch.org/get-started/locally):
+# On GH200 (aarch64) the default does: PyPI's aarch64 wheel of 2.13.0 is built for CUDA 13 (driver 580 or newer). For an
+# older driver, or another CUDA version (see https://pytorch.org/get-started/locally):
 #   make setup TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cu126"
 TORCH ?= torch==2.13.0
 PYTHON ?= python3

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from levo import __version__
-from levo.errors import EXIT_DIFFERENT, LevoError, ManifestError
+from levo.cli_bench import bench_app
+from levo.errors import EXIT_DIFFERENT, ConfigError, LevoError, ManifestError
 from levo.settings import Settings
 
 DEFAULTS = Settings()
@@ -23,11 +24,13 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="Model directories.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
-bench_app = typer.Typer(help="How fast it is. Random weights at full size; a GPU is needed.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, results/RUN.")]
 Shard = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="Number of the shard.")]
+Made = Annotated[Path, typer.Argument(metavar="DIR", help="Model directory.")]
+Checkpoint = Annotated[Path, typer.Option(help="Upstream's checkpoint folder: config.yaml and weights.")]
+Runtime = Annotated[Path, typer.Option(help="Upstream's runtime folder: ckpt/, third_party/, conf/, tools/.")]
 ModelDir = Annotated[Path | None, typer.Option("--model", help="Model directory; default: the one recorded.")]
 
 
@@ -220,42 +223,60 @@ def model_tiny(
     print(f"{out}/model.json")
 
 
-@bench_app.command("decode")
-def bench_decode(
-    sizes: Annotated[list[str], typer.Argument(metavar="SLOTSxPOSITIONS...", help="For example 16x3200 32x3200.")],
+@model_app.command("convert")
+def model_convert(
+    checkpoint: Checkpoint,
+    runtime: Runtime,
+    out: Annotated[Path, typer.Option(help="Model directory to write.")],
+    dtype: Annotated[str, typer.Option(help="Of the language model: float16, or float32 for a CPU.")] = "float16",
 ) -> None:
-    """Time a tick of each phase: milliseconds, bytes a second, share of copy bandwidth."""
-    from levo.bench import decode
+    """Write upstream's checkpoint as a model directory; checks every tensor. Run it again after a kill: it goes on."""
+    import torch
 
-    decode.run([_size(text) for text in sizes])
+    from levo.model.convert import convert
 
-
-@bench_app.command("profile")
-def bench_profile(size: Annotated[str, typer.Argument(metavar="SLOTSxPOSITIONS")] = "16x3200") -> None:
-    """List a tick's kernels with their time and share."""
-    from levo.bench import profile
-
-    profile.run(*_size(size))
+    known = {"float16": torch.float16, "float32": torch.float32}
+    if dtype not in known:
+        raise ConfigError(f"no precision {dtype!r}", where="--dtype", fix=f"use one of {', '.join(known)}")
+    print(convert(checkpoint, runtime, out, known[dtype]))
 
 
-@bench_app.command("lm")
-def bench_lm(
-    frames: Annotated[tuple[int, int], typer.Argument(metavar="SHORTEST LONGEST", help="Frames of the songs.")],
-    slots: Annotated[int, typer.Option(min=1, max=64)] = 48,
-    seconds: Annotated[float, typer.Option(min=1, help="How long the steady state is timed.")] = 60,
-    memory_gib: Annotated[float | None, typer.Option(help="As if the device had no more, in GiB.")] = None,
-    sync_ticks: Annotated[int, typer.Option(min=1, help="Ticks between two looks at the device.")] = 8,
-    cold: Annotated[bool, typer.Option(help="Start with empty slots.")] = False,
-    baselines: Annotated[bool, typer.Option(help="Time the recipe and upstream's loop beside it.")] = True,
+@model_app.command("inspect")
+def model_inspect(
+    model: Made,
+    memory: Annotated[float, typer.Option(min=1, help="GPU memory in GiB to plan for.")] = 95,
+    seconds: Annotated[float | None, typer.Option(min=1, help="Song length; default: several.")] = None,
 ) -> None:
-    """Run songs through the whole language model in steady state, beside the public ways."""
-    from levo.bench import lm
+    """Print what a model directory holds, and how many songs fit beside it on a GPU."""
+    from levo.model.inventory import describe, inspect
 
-    lm.run(lm.Load(slots, *frames, seconds, memory_gib, sync_ticks, cold), baselines=baselines)
+    print(describe(inspect(model), memory, seconds))
 
 
-def _size(text: str) -> tuple[int, int]:
-    slots, _, positions = text.partition("x")
-    if not (slots.isdigit() and positions.isdigit()):
-        raise typer.BadParameter(f"{text!r} is not SLOTSxPOSITIONS, as 16x3200")
-    return int(slots), int(positions)
+@model_app.command("selfcheck")
+def model_selfcheck(
+    model: Made,
+    fixture: Annotated[Path | None, typer.Option(help="Greedy tokens recorded with --record, maybe elsewhere.")] = None,
+    record: Annotated[Path | None, typer.Option(help="File for this machine's greedy tokens.")] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Length of the songs made for it.")] = 10,
+) -> None:
+    """Check weights and machine together: hashes, known tokens, batch against single, precision. Exit 5 if bad."""
+    from levo.bench.selfcheck import selfcheck
+
+    checked = selfcheck(model, fixture, record, seconds)
+    print(checked)
+    if checked.against:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+@app.command()
+def doctor(
+    model: Annotated[Path | None, typer.Option(help="Model directory that will be used.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder that songs will be written to.")] = Path("results"),
+) -> None:
+    """Say what works on this machine and what to mend. Exit 0: all well; 6: usable, with warnings; 4: not usable."""
+    from levo.node.doctor import doctor as look
+
+    diagnosis = look(model, out)
+    print(diagnosis)
+    raise typer.Exit(diagnosis.exit_code)

@@ -10,6 +10,7 @@ EXIT_INPUT = 2
 EXIT_MODEL = 3
 EXIT_FAILED = 4
 EXIT_DIFFERENT = 5
+EXIT_USABLE = 6  # doctor: works, with something to mend
 EXIT_MORE_TO_DO = 75  # EX_TEMPFAIL of sysexits.h: the shard stopped early on purpose; run it again
 
 

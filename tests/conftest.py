@@ -23,3 +23,14 @@ def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "tiny"
     write_tiny(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def qwen_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with Qwen2's real vocab.json and merges.txt."""
+    from fakes.qwen2 import tiktoken_file, write_qwen2
+
+    source = tiktoken_file()
+    if source is None:
+        pytest.skip("the PyPI package dashscope, which carries the Qwen2 vocabulary, is not installed")
+    return write_qwen2(tmp_path_factory.mktemp("qwen"), source)

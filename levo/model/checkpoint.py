@@ -6,30 +6,29 @@ Written whole or not at all; at every load each tensor is checked by name, shape
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from levo.errors import ModelError
 from levo.model import flow as flow_module
+from levo.model import fused, tensor_files
 from levo.model import identity as ids
 from levo.model import vae as vae_module
-from levo.model.codec_config import CodecConfig, Shapes, VAEConfig
+from levo.model.codec_config import CodecConfig, VAEConfig
 from levo.model.config import LMConfig, ModelConfig
 from levo.model.flow import Flow
+from levo.model.folder import put_in_place, refuse_foreign, write_bytes
 from levo.model.identity import AGAIN, CONFIG_FILE, FLOW_FILE, LM_FILE, MARK, VAE_CONFIG_FILE, VAE_FILE, Identity
 from levo.model.lm import LM, LYRIC_TABLE, STYLE_TABLE, unused_tensors
 from levo.model.vae import VAE
 from levo.songs.text import BASE_SPECIALS, STRUCTURE_TAGS, STYLE_TAGS, TextEncoder, TextLimits
-
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -71,19 +70,21 @@ class Contents:
 def load(model_dir: Path, device: str, dtype: torch.dtype, *, language: bool = True) -> Model:
     """Load a model, memory-mapped, tensor by tensor onto the device; every tensor read is hashed on the way.
 
-    language=False leaves the language model's file alone. Raises ModelError that names what is missing, unknown,
+    language=False leaves the language model's files alone. Raises ModelError that names what is missing, unknown,
     changed, or of another shape or size.
     """
     identity = ids.read_identity(model_dir)
     ids.check_plain_files(model_dir, identity)
     encoder = TextEncoder(model_dir)
-    config = _config(model_dir, identity)
+    config = read_config(model_dir, identity)
     target = torch.device(device)
     lm = None
     if language:
         unused = unused_tensors(config.lm)
-        state = _read(model_dir, LM_FILE, identity, unused.__contains__)
-        lm = LM.from_state(config.lm, {name: _move(tensor, target, dtype) for name, tensor in state.items()})
+        state: dict[str, Tensor] = {}
+        for name in identity.lm_files:
+            state |= tensor_files.read(model_dir / name, identity.tensors[name], unused.__contains__, target, dtype)
+        lm = LM.from_state(config.lm, fused.split(state))
         _check_tables(lm, encoder, identity.text)
     flow = Flow.from_state(config.codec, _codec_state(model_dir, FLOW_FILE, identity, target), dtype)
     vae = VAE.from_state(config.codec.vae, _codec_state(model_dir, VAE_FILE, identity, target))
@@ -96,19 +97,13 @@ def write(out: Path, contents: Contents) -> str:
     All is written beside it and renamed, so `out` is never half a model. An older model directory there is replaced;
     raises ModelError when something else is there.
     """
-    _refuse_foreign(out)
+    refuse_foreign(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f"{out.name}.tmp-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         digest = _write_files(temporary, contents)
-        if out.exists():
-            old = out.with_name(f"{out.name}.old-{os.getpid()}")
-            os.rename(out, old)
-            os.rename(temporary, out)
-            shutil.rmtree(old)
-        else:
-            os.rename(temporary, out)
+        put_in_place(temporary, out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return digest
@@ -122,7 +117,7 @@ def _write_files(folder: Path, contents: Contents) -> str:
     }
     states = {LM_FILE: contents.lm, FLOW_FILE: contents.flow, VAE_FILE: contents.vae}
     for name, content in plain.items():
-        _write_bytes(folder / name, content)
+        write_bytes(folder / name, content)
     for name, state in states.items():
         save_file({key: tensor.contiguous() for key, tensor in state.items()}, folder / name)
         os.chmod(
@@ -141,36 +136,20 @@ def _write_files(folder: Path, contents: Contents) -> str:
         "tensors": hashes,
     }
     mark["digest"] = ids.digest_of(mark)
-    _write_bytes(folder / MARK, (json.dumps(mark, indent=1, sort_keys=True) + "\n").encode())
+    write_bytes(folder / MARK, (json.dumps(mark, indent=1, sort_keys=True) + "\n").encode())
     return str(mark["digest"])
 
 
-def _write_bytes(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _refuse_foreign(out: Path) -> None:
-    """Only an older (or half-deleted) model directory may be replaced."""
-    ours = {Path(name).parts[0] for name in (MARK, *ids.PLAIN_FILES, *ids.TENSOR_FILES)}
-    foreign = sorted({path.name for path in out.iterdir()} - ours) if out.is_dir() else []
-    if foreign or (out.exists() and not out.is_dir()):
-        raise ModelError(
-            f"there is something else already: {', '.join(foreign[:_SHOWN]) or 'a file'}",
-            where=str(out),
-            fix="give a new folder for the model",
-        )
-
-
-def _config(model_dir: Path, identity: Identity) -> ModelConfig:
+def read_config(model_dir: Path, identity: Identity) -> ModelConfig:
     """Both halves' shapes. Raises ModelError when the files do not belong together."""
     lm = LMConfig.from_upstream(yaml.safe_load((model_dir / CONFIG_FILE).read_text(encoding="utf-8")))
     vae = VAEConfig.from_upstream(json.loads((model_dir / VAE_CONFIG_FILE).read_text(encoding="utf-8")))
     codec = CodecConfig.from_upstream(
-        _shapes(model_dir / FLOW_FILE), vae, identity.codec_heads, identity.silence_vocal, identity.silence_bgm
+        tensor_files.shapes(model_dir / FLOW_FILE),
+        vae,
+        identity.codec_heads,
+        identity.silence_vocal,
+        identity.silence_bgm,
     )
     text = identity.text
     pairs = {
@@ -178,10 +157,12 @@ def _config(model_dir: Path, identity: Identity) -> ModelConfig:
         "lyric tokens in config.yaml and model.json": (lm.lyric_len, text.lyric_tokens),
         "style tokens in config.yaml and model.json": (lm.style_len, text.style_tokens),
         "seconds of the longest song in config.yaml and model.json": (lm.max_seconds, text.max_seconds),
+        "frames of an audio prompt in config.yaml and model.json": (lm.prompt_frames, text.prompt_frames),
+        "audio codes in config.yaml and model.json": (lm.code_size, text.audio_codes),
     }
-    for name, (one, other) in pairs.items():
+    for what, (one, other) in pairs.items():
         if one != other:
-            raise ModelError(f"{name} differ: {one} and {other}", where=str(model_dir), fix=AGAIN)
+            raise ModelError(f"{what} differ: {one} and {other}", where=str(model_dir), fix=AGAIN)
     return ModelConfig(lm, codec)
 
 
@@ -199,49 +180,7 @@ def _check_tables(lm: LM, encoder: TextEncoder, text: TextLimits) -> None:
             )
 
 
-def _open(path: Path) -> Any:
-    """A safetensors file, memory-mapped on the CPU; use as a context."""
-    try:
-        return safe_open(str(path), framework="pt")
-    except FileNotFoundError:
-        raise ModelError("a file of the model is missing", where=str(path), fix=AGAIN) from None
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"not a whole safetensors file: {error}", where=str(path), fix=AGAIN) from None
-
-
-def _shapes(path: Path) -> Shapes:
-    with _open(path) as file:
-        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-
-
-def _read(model_dir: Path, name: str, identity: Identity, unused: Callable[[str], bool]) -> dict[str, Tensor]:
-    """Tensors of a file, mapped, but the unused ones. Raises ModelError when they are not those of model.json."""
-    recorded, path = identity.tensors[name], model_dir / name
-    with _open(path) as file:
-        found = set(file.keys())
-        kinds = (("missing", set(recorded) - found), ("unknown", found - set(recorded)))
-        trouble = [f"{len(names)} {kind}: {', '.join(sorted(names)[:_SHOWN])}" for kind, names in kinds if names]
-        if trouble:
-            raise ModelError("not the tensors of model.json: " + "; ".join(trouble), where=str(path), fix=AGAIN)
-        state = {key: file.get_tensor(key) for key in sorted(found) if not unused(key)}
-    for key, tensor in state.items():
-        if not tensor.is_floating_point():
-            raise ModelError(f"tensor {key} is {tensor.dtype}, not floating point", where=str(path), fix=AGAIN)
-        if ids.tensor_sha256(tensor) != recorded[key]:
-            raise ModelError(
-                f"tensor {key} (shape {list(tensor.shape)}) was changed since the model was written",
-                where=str(path),
-                fix=AGAIN,
-            )
-    return state
-
-
 def _codec_state(model_dir: Path, name: str, identity: Identity, device: torch.device) -> dict[str, Tensor]:
     unused = flow_module.UNUSED if name == FLOW_FILE else vae_module.UNUSED
-    state = _read(model_dir, name, identity, lambda key: key.startswith(unused))
-    return {key: _move(tensor, device, torch.float32) for key, tensor in state.items()}
-
-
-def _move(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    # Always a copy: a mapped tensor starts where the file's header ends, and kernels may choose by alignment.
-    return tensor.to(device=device, dtype=dtype, copy=True)
+    wanted = identity.tensors[name]
+    return tensor_files.read(model_dir / name, wanted, lambda key: key.startswith(unused), device, torch.float32)

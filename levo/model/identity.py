@@ -2,9 +2,11 @@
 
     model.json            identity and hashes; written last, so its presence means that the directory is complete
     config.yaml           upstream's keys with plain values
-    model.safetensors     the language model, upstream's names without `audiolm.`
+    model.safetensors     the language model, upstream's names without `audiolm.`; or in shards,
+                          model-00001-of-00006.safetensors, with q,k,v and gate,up fused (levo/model/fused.py)
     codec/flow.safetensors, codec/vae.safetensors, codec/vae.json       upstream's names and layout
     tokenizer/vocab.json, tokenizer/merges.txt                          Qwen2's files
+    prompts/index.json, prompts/tokens.safetensors                      automatic prompts, where the checkpoint has them
 
 The digest covers everything that can change a song: the content, dtype and shape of every tensor, the other files, the
 text limits, the silence codes and the number of the flow's attention heads. It does not cover the name.
@@ -12,7 +14,7 @@ text limits, the silence codes and the number of the flow's attention heads. It 
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,13 +32,16 @@ CONFIG_FILE, VAE_CONFIG_FILE = "config.yaml", "codec/vae.json"
 TOKENIZER_FILES = ("tokenizer/merges.txt", "tokenizer/vocab.json")
 TENSOR_FILES = (LM_FILE, FLOW_FILE, VAE_FILE)
 PLAIN_FILES = (CONFIG_FILE, VAE_CONFIG_FILE, *TOKENIZER_FILES)
-
+PROMPT_FILES = ("prompts/index.json", "prompts/tokens.safetensors")
 AGAIN = "make the model directory again, or copy it again from where it is whole"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What model.json says. files and tensors hold sha256 by file, and by file and tensor name."""
+    """What model.json says. files and tensors hold sha256 by file, and by file and tensor name.
+
+    origin: what a conversion was made from; {} for a model that was not converted. The digest does not cover it.
+    """
 
     name: str
     digest: str
@@ -46,6 +51,12 @@ class Identity:
     codec_heads: int
     files: dict[str, str]
     tensors: dict[str, dict[str, str]]
+    origin: dict[str, Any]
+
+    @property
+    def lm_files(self) -> list[str]:
+        """Tensor files of the language model, in order."""
+        return sorted(name for name in self.tensors if "/" not in name)
 
 
 def read_identity(model_dir: Path) -> Identity:
@@ -57,7 +68,7 @@ def read_identity(model_dir: Path) -> Identity:
         raise ModelError(
             "not a complete model directory: it has no model.json",
             where=str(model_dir),
-            fix="give a model directory; `levo model tiny DIR` writes a small one",
+            fix="give what `levo model convert` wrote; `levo model tiny DIR` writes a small model",
         ) from None
     except ValueError as error:
         raise ModelError(f"model.json is damaged: {error}", where=str(path), fix=AGAIN) from None
@@ -71,9 +82,13 @@ def read_identity(model_dir: Path) -> Identity:
             silence_vocal=int(found["silence"]["vocal"]),
             silence_bgm=int(found["silence"]["bgm"]),
             codec_heads=int(found["codec_heads"]),
-            files={name: str(found["files"][name]) for name in PLAIN_FILES},
-            tensors={name: dict(found["tensors"][name]) for name in TENSOR_FILES},
+            files={str(name): str(content) for name, content in found["files"].items()},
+            tensors={str(name): dict(content) for name, content in found["tensors"].items()},
+            origin=dict(found.get("origin", {})),
         )
+        lost = [name for name in (*PLAIN_FILES, FLOW_FILE, VAE_FILE) if name not in identity.files | identity.tensors]
+        if lost or not identity.lm_files:
+            raise KeyError(*lost or [LM_FILE])
         content = digest_of(found)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"model.json is damaged: {error!r}", where=str(path), fix=AGAIN) from None
@@ -91,11 +106,15 @@ def bytes_sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def hash_head(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
+    """What stands before a tensor's content in its hash."""
+    return f"{dtype} {list(shape)}\n".encode()
+
+
 def tensor_sha256(tensor: Tensor) -> str:
     """Of dtype, shape and content (row by row, little-endian as in a safetensors file)."""
-    head = f"{tensor.dtype} {list(tensor.shape)}\n".encode()
     content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    hashed = hashlib.sha256(head)
+    hashed = hashlib.sha256(hash_head(tensor.dtype, tensor.shape))
     hashed.update(content.numpy().data)
     return hashed.hexdigest()
 

@@ -16,8 +16,15 @@ from levo.songs.text import BASE_SPECIALS, STRUCTURE_TAGS, STYLE_TAGS, TextLimit
 
 N_BYTES = 256
 FIRST_TAG = N_BYTES + len(BASE_SPECIALS)
-TEXT = TextLimits(version="v2", lyric_tokens=600, style_tokens=100, max_seconds=30.0)
 FRAME_RATE, PROMPT_SECONDS, CODES = 25, 1, 256
+TEXT = TextLimits(
+    version="v2",
+    lyric_tokens=600,
+    style_tokens=100,
+    max_seconds=30.0,
+    prompt_frames=PROMPT_SECONDS * FRAME_RATE,
+    audio_codes=CODES,
+)
 SILENCE_VOCAL, SILENCE_BGM = 31, 47
 LATENT, HEADS = 10, 4
 

@@ -14,6 +14,7 @@ import numpy as np
 from levo.engine.request import Book, Finished, Request, Sampling
 from levo.errors import ModelError
 from levo.settings import Settings
+from levo.songs.prompts import Prompt, PromptBook
 from levo.songs.song import Song
 from levo.songs.text import Conditioning
 
@@ -62,13 +63,17 @@ class EncoderLike(Protocol):
 
 @dataclass(frozen=True)
 class Making:
-    """A loaded model. new_engine: an empty engine on it; the former one must have been dropped."""
+    """A loaded model. new_engine: an empty engine on it; the former one must have been dropped.
+
+    prompts: None for a stand-in that knows none.
+    """
 
     encoder: EncoderLike
     new_engine: Callable[[], EngineLike]
     rate: int
     model_name: str
     model_digest: str
+    prompts: PromptBook | None = None
 
 
 Maker = Callable[[Recipe, Book], Making]
@@ -107,7 +112,9 @@ def load(recipe: Recipe, book: Book) -> Making:
         )
 
     rate = model.config.codec.vae.sample_rate
-    return Making(TextEncoder(recipe.model_dir), new_engine, rate, model.name, model.digest)
+    encoder = TextEncoder(recipe.model_dir)
+    prompts = PromptBook(recipe.model_dir, encoder.limits)
+    return Making(encoder, new_engine, rate, model.name, model.digest, prompts)
 
 
 def recipe_of(settings: Settings, device: str) -> Recipe:
@@ -127,6 +134,13 @@ def recipe_of(settings: Settings, device: str) -> Recipe:
         codec_guidance=settings.codec.guidance,
         memory_gib=engine.memory_gib,
     )
+
+
+def prompt_tokens(song: Song, making: Making) -> np.ndarray | None:
+    """Audio prompt int32 [3, n] of a song as it was planned. Raises LevoError when it is not what was checked."""
+    if song.prompt_source is None or song.prompt_sha256 is None or making.prompts is None:
+        return None
+    return making.prompts.checked(Prompt(song.prompt_source, song.prompt_sha256))
 
 
 def request_of(

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from levo.node.tables import write_table as write_table
 
-VERSION = "1"
+VERSION = "2"
 STAGES = ("prefill", "main", "sub", "flow", "vae", "encode", "write")
 """What a rank's time can be spent on for a song; `<stage>_s` is its column."""
 OUTCOMES = ("ok", "rejected", "failed")
@@ -72,6 +72,8 @@ WHO_COLUMNS = (
     Column("lyrics", TEXT, "", "Canonical lyrics (NFC), as the model read them"),
     _null("description", TEXT, "", "Style in words (NFC)"),
     Column("language", TEXT, "", "Language of the lyrics, as the length prediction sees it"),
+    _null("prompt_source", TEXT, "", "Where the audio prompt came from: `file:PATH` or `auto:GENRE/LANGUAGE/NUMBER`"),
+    _null("prompt_sha256", TEXT, "", "Hash of the audio prompt's tokens, as `tokens_sha256`"),
     _null("prompt", TOKEN_ROWS, "tokens", "Audio prompt, a list a codebook; null without one"),
     Column("lyric_tokens", INT, "tokens", "Lyrics, start token included"),
     Column("style_tokens", INT, "tokens", "Description, start token included"),

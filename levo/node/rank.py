@@ -23,7 +23,7 @@ from levo.errors import LevoError
 from levo.node.faults import fault
 from levo.node.ledger import Ledger
 from levo.node.machine import machine, peak_memory_bytes
-from levo.node.making import EngineLike, Making, find_maker, recipe_of, request_of
+from levo.node.making import EngineLike, Making, find_maker, prompt_tokens, recipe_of, request_of
 from levo.node.messages import (
     Broken,
     Bye,
@@ -185,7 +185,8 @@ class _Rank:
         key = self._new_key(song)
         taken = Taken()
         try:
-            self.engine.submit(request_of(song, key, self.making.encoder))
+            taken.prompt = prompt_tokens(song, self.making)
+            self.engine.submit(request_of(song, key, self.making.encoder, taken.prompt))
         except (LevoError, ValueError) as error:
             self.pipe.send(Left(song.song_id))
             self._give_up(key, song, "rejected", str(error), taken)

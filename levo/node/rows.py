@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from levo.engine.request import Audio, Finished
 from levo.node.audio import encode_flac, member_name, pcm_sha256
 from levo.node.machine import Machine
@@ -19,10 +21,11 @@ from levo.songs.song import FRAME_RATE, Song
 
 @dataclass
 class Taken:
-    """When a rank took a song from the queue: since 1970, and on the clock that never jumps."""
+    """When a rank took a song from the queue: since 1970, and on the clock that never jumps. And its audio prompt."""
 
     unix_s: float = field(default_factory=time.time)
     clock_s: float = field(default_factory=time.monotonic)
+    prompt: np.ndarray | None = None
 
 
 class RowMaker:
@@ -99,7 +102,7 @@ class RowMaker:
             **asdict(song),
             **self.rank,
             "max_frames": song.max_frames,
-            "prompt": None,
+            "prompt": taken.prompt.tolist() if taken and taken.prompt is not None else None,
             "outcome": outcome,
             "queued_unix_s": taken.unix_s if taken else None,
             "done_unix_s": time.time(),

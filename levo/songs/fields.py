@@ -15,6 +15,7 @@ from levo.songs.reasons import Refused
 from levo.songs.song import GEN_TYPES, GenType
 
 ALIASES = {"idx": "song_id", "gt_lyric": "lyrics", "descriptions": "description"}
+PROMPT_FIELDS = ("prompt_tokens", "prompt_audio_path", "auto_prompt_audio_type")
 FIELDS = (
     "song_id",
     "lyrics",
@@ -23,8 +24,7 @@ FIELDS = (
     "seed",
     "renditions",
     "max_seconds",
-    "prompt_audio_path",
-    "auto_prompt_audio_type",
+    *PROMPT_FIELDS,
 )
 NAMES = (*FIELDS, *ALIASES)
 MAX_ID_CHARACTERS = 512
@@ -33,7 +33,10 @@ MAX_RENDITIONS = 100
 
 @dataclass(frozen=True)
 class Asked:
-    """A row's values, of the right types and in range. Text is as given; seed and max_seconds are None if not given."""
+    """A row's values, of the right types and in range. Text is as given; seed and max_seconds are None if not given.
+
+    prompt_tokens: file of an audio prompt's tokens.  auto_prompt: genre of an automatic one. Never both.
+    """
 
     song_id: str
     lyrics: str | None
@@ -42,6 +45,8 @@ class Asked:
     seed: int | None
     renditions: int
     max_seconds: float | None
+    prompt_tokens: str | None = None
+    auto_prompt: str | None = None
 
 
 def check_names(names: list[str], path: Path) -> None:
@@ -96,10 +101,7 @@ def read_fields(row: dict[str, Any], max_seconds: float) -> Asked:
     for name in ("lyrics", "description"):
         if not isinstance(fields.get(name, ""), str):
             raise Refused("bad_type", field=name, kind=kind_of(fields[name]))
-    if "prompt_audio_path" in fields:
-        raise Refused("prompt_recording")
-    if "auto_prompt_audio_type" in fields:
-        raise Refused("auto_prompt")
+    _check_prompt(fields)
     return Asked(
         song_id=song_id,
         lyrics=fields.get("lyrics"),
@@ -108,7 +110,21 @@ def read_fields(row: dict[str, Any], max_seconds: float) -> Asked:
         seed=_whole(fields.get("seed"), "bad_seed", 0, 2**63 - 1),
         renditions=_whole(fields.get("renditions"), "bad_renditions", 1, MAX_RENDITIONS) or 1,
         max_seconds=_seconds(fields.get("max_seconds"), max_seconds),
+        prompt_tokens=fields.get("prompt_tokens"),
+        auto_prompt=fields.get("auto_prompt_audio_type"),
     )
+
+
+def _check_prompt(fields: dict[str, Any]) -> None:
+    """At most one prompt, and none that needs an encoder for recordings."""
+    given = [name for name in PROMPT_FIELDS if name in fields]
+    if len(given) > 1:
+        raise Refused("conflicting_fields", fields=" and ".join(f"`{name}`" for name in given))
+    for name in given:
+        if not isinstance(fields[name], str):
+            raise Refused("bad_type", field=name, kind=kind_of(fields[name]))
+    if "prompt_audio_path" in given:
+        raise Refused("prompt_recording")
 
 
 def numbers_from_text(row: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from levo.songs import length
 from levo.songs.fields import Asked, id_of, read_fields
 from levo.songs.language import NO_LANGUAGE, language_of
 from levo.songs.lyrics import check_sung, clean, join, parse
+from levo.songs.prompts import GENRES, Prompt, PromptBook, prompt_language
 from levo.songs.reasons import Refused
 from levo.songs.rows import Row, read_rows
 from levo.songs.song import FRAME_RATE, SONG_SCHEMA, Song
@@ -102,6 +103,8 @@ class _Checker:
         self.longest_s = min(settings.limits.max_seconds, encoder.limits.max_seconds)
         self.length = model
         self.lyrics_ignored = 0
+        self.prompts = PromptBook(encoder.model_dir, encoder.limits)
+        self.prompt_of_file = functools.lru_cache(4096)(self._prompt_of_file)  # files repeat
         self._lines: dict[bytes, int] = {}  # digest of a folded id -> line; digests, since ids may be long
 
     def song(self, row: Row) -> Song | dict[str, Any]:
@@ -145,13 +148,15 @@ class _Checker:
         if style_tokens > limits.style_tokens:
             raise Refused("too_many_style_tokens", n=style_tokens, limit=limits.style_tokens)
         max_seconds = asked.max_seconds or self.longest_s
+        seed = derived_seed(self.run_seed, asked.song_id) if asked.seed is None else asked.seed
+        prompt = self._prompt(asked, lyrics, seed)
         return Song(
             song_id=asked.song_id,
             lyrics=lyrics,
             description=description,
             gen_type=asked.gen_type,
             renditions=asked.renditions,
-            seed=derived_seed(self.run_seed, asked.song_id) if asked.seed is None else asked.seed,
+            seed=seed,
             max_seconds=max_seconds,
             language=language,
             lyric_tokens=lyric_tokens,
@@ -159,7 +164,37 @@ class _Checker:
             predicted_frames=self.length.predict(lyrics, language, asked.gen_type, int(max_seconds * FRAME_RATE)),
             file=self.file,
             line=line,
+            prompt_source=prompt.source if prompt else None,
+            prompt_sha256=prompt.sha256 if prompt else None,
         )
+
+    def _prompt(self, asked: Asked, lyrics: str, seed: int) -> Prompt | None:
+        """The song's audio prompt. A bgm song's language is that of the lyrics in its row, as upstream."""
+        if asked.prompt_tokens is not None:
+            found = self.prompt_of_file(os.path.join(os.path.dirname(os.path.abspath(self.file)), asked.prompt_tokens))
+            if isinstance(found, ManifestError):
+                raise Refused("bad_prompt", why=f"{found.what} ({found.where})", fix=found.fix)
+            return found
+        genre = asked.auto_prompt
+        if genre is None:
+            return None
+        if genre not in GENRES and genre not in self.prompts.index:
+            raise Refused("bad_auto_prompt", value=repr(genre[:60]), known=", ".join(self.prompts.index or GENRES))
+        language = prompt_language((asked.lyrics or "") if asked.gen_type == "bgm" else lyrics)
+        prompt = self.prompts.draw(genre, language, seed)
+        if prompt is None:
+            known = [f"{name} ({', '.join(languages)})" for name, languages in self.prompts.index.items()]
+            fix = "convert the model with tools/new_auto_prompt.pt, or remove the field"
+            if known:
+                fix = f"use one of: {', '.join(known)}"
+            raise Refused("no_auto_prompt", kind=f"{genre} in {language}", fix=fix)
+        return prompt
+
+    def _prompt_of_file(self, path: str) -> Prompt | ManifestError:
+        try:
+            return self.prompts.of_file(path)
+        except ManifestError as error:
+            return error
 
     def _lyrics(self, asked: Asked) -> tuple[str, str]:
         """Canonical lyrics and their language. A bgm song may have any lyrics or none: what the model reads is "."."""

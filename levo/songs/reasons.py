@@ -39,13 +39,13 @@ REASONS: dict[str, Reason] = {
         "`max_seconds` is {value}", "use a number from 1 to {most:g}, the longest song of this run and model"
     ),
     "prompt_recording": Reason(
-        "`prompt_audio_path` asks for a prompt recording, which is not supported yet",
-        "remove the field and say the style in `description`",
+        "`prompt_audio_path` asks for a prompt recording, and the encoder that makes tokens of it is not built yet",
+        "give tokens that upstream's encoder made in `prompt_tokens` ([3, up to 250] as .npy, .safetensors or .pt), "
+        "or an `auto_prompt_audio_type`, or say the style in `description`",
     ),
-    "auto_prompt": Reason(
-        "`auto_prompt_audio_type` is not available for this model yet",
-        "remove the field and say the style in `description`",
-    ),
+    "bad_prompt": Reason("`prompt_tokens`: {why}", "{fix}"),
+    "bad_auto_prompt": Reason("`auto_prompt_audio_type` is {value}", "use one of: {known}"),
+    "no_auto_prompt": Reason("this model has no automatic prompts for {kind}", "{fix}"),
     # the text
     "missing_lyrics": Reason(
         "the row has no lyrics", 'give `lyrics` (or `gt_lyric`), or "gen_type": "bgm" for an instrumental'

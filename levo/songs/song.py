@@ -22,7 +22,10 @@ FRAME_RATE = 25  # frames a second, one token per codebook
 
 @dataclass(frozen=True)
 class Song:
-    """A row of songs.parquet. Text is NFC; token counts are those of the model's tokenizer, start token included."""
+    """A row of songs.parquet. Text is NFC; token counts are those of the model's tokenizer, start token included.
+
+    prompt_source: where the audio prompt's tokens are (levo/songs/prompts.py); None without a prompt.
+    """
 
     song_id: str
     lyrics: str
@@ -37,6 +40,8 @@ class Song:
     predicted_frames: int
     file: str
     line: int
+    prompt_source: str | None = None
+    prompt_sha256: str | None = None
 
     @property
     def max_frames(self) -> int:
@@ -64,6 +69,8 @@ SONG_SCHEMA = pa.schema(
         pa.field("predicted_frames", pa.int32(), nullable=False),
         pa.field("file", pa.string(), nullable=False),
         pa.field("line", pa.int64(), nullable=False),
+        pa.field("prompt_source", pa.string()),
+        pa.field("prompt_sha256", pa.string()),
     ],
-    metadata={"levo.schema": "songs", "levo.schema_version": "1"},
+    metadata={"levo.schema": "songs", "levo.schema_version": "2"},
 )

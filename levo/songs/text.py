@@ -76,6 +76,13 @@ class TextLimits:
     lyric_tokens: int  # 600
     style_tokens: int  # 100
     max_seconds: float  # 270
+    prompt_frames: int = 250  # longest audio prompt
+    audio_codes: int = 16384  # ids of a codebook; the id two beyond the last marks an absent frame
+
+    @property
+    def absent(self) -> int:
+        """Id of a prompt's frames that are not there (SPECIAL)."""
+        return self.audio_codes + 1
 
 
 def style_texts(description: str | None, gen_type: str, version: str) -> tuple[str | None, str | None]:
@@ -96,11 +103,22 @@ class TextEncoder:
     """Both tokenizers of a model directory. Raises ModelError when its text files are missing or damaged."""
 
     def __init__(self, model_dir: Path) -> None:
-        self.limits: TextLimits = _limits(model_dir)
-        dot = self.limits.version != "v1"
-        style_tags = STYLE_TAGS if dot else ()
-        self._lyrics, n_words = _tokenizer(model_dir, STRUCTURE_TAGS, dot)
-        self._style, _ = _tokenizer(model_dir, style_tags, dot)
+        self.model_dir: Path = model_dir
+        self._build(model_dir / "tokenizer", _limits(model_dir))
+
+    @classmethod
+    def of_files(cls, folder: Path, limits: TextLimits) -> "TextEncoder":
+        """An encoder from a folder with vocab.json and merges.txt, before there is a model directory."""
+        encoder = cls.__new__(cls)
+        encoder.model_dir = folder.parent
+        encoder._build(folder, limits)
+        return encoder
+
+    def _build(self, folder: Path, limits: TextLimits) -> None:
+        self.limits: TextLimits = limits
+        dot = limits.version != "v1"
+        self._lyrics, n_words = _tokenizer(folder, STRUCTURE_TAGS, dot)
+        self._style, _ = _tokenizer(folder, STYLE_TAGS if dot else (), dot)
         self.pad_id: int = n_words
         self._before_tags = n_words + len(BASE_SPECIALS) - 1  # a structure tag's id minus this is its structure id
 
@@ -133,7 +151,7 @@ class TextEncoder:
 
 def _limits(model_dir: Path) -> TextLimits:
     path = model_dir / "model.json"
-    fix = "make the model directory again (`levo model tiny DIR`)"
+    fix = "make the model directory again (`levo model convert`, or `levo model tiny DIR`)"
     try:
         text: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["text"]
         limits = TextLimits(
@@ -141,6 +159,7 @@ def _limits(model_dir: Path) -> TextLimits:
             lyric_tokens=int(text["lyric_tokens"]),
             style_tokens=int(text["style_tokens"]),
             max_seconds=float(text["max_seconds"]),
+            **{name: int(text[name]) for name in ("prompt_frames", "audio_codes") if name in text},
         )
     except FileNotFoundError:
         raise ModelError("not a model directory: it has no model.json", where=str(model_dir), fix=fix) from None
@@ -151,9 +170,8 @@ def _limits(model_dir: Path) -> TextLimits:
     return limits
 
 
-def _tokenizer(model_dir: Path, tags: tuple[str, ...], dot: bool) -> tuple[Tokenizer, int]:
+def _tokenizer(folder: Path, tags: tuple[str, ...], dot: bool) -> tuple[Tokenizer, int]:
     """One tokenizer, and the size of its BPE vocabulary. `dot`: "." never merges and keeps its id."""
-    folder = model_dir / "tokenizer"
     try:
         bpe = BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
     except Exception as error:  # `tokenizers` raises plain Exception for a missing and for a damaged file

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from levo import __version__, cli, settings
-from levo.errors import EXIT_DIFFERENT, EXIT_INPUT, EXIT_MODEL, EXIT_MORE_TO_DO, ModelError
+from levo.errors import EXIT_DIFFERENT, EXIT_INPUT, EXIT_MODEL, EXIT_MORE_TO_DO, EXIT_USABLE, ModelError
 
 Levo = Callable[..., tuple[int, str, str]]
 
@@ -51,7 +51,7 @@ def test_version(levo: Levo) -> None:
 
 def test_help_lists_every_verb(levo: Levo) -> None:
     _, out, _ = levo("--help")
-    verbs = "start check plan estimate shard qa report verify render sing retry fit-length model"
+    verbs = "start check plan estimate shard qa report verify render sing retry fit-length doctor model bench"
     assert not [verb for verb in verbs.split() if verb not in out.split()]
 
 
@@ -164,3 +164,27 @@ def test_verify_ends_with_5_if_anything_differs(
 ) -> None:
     room("levo.node.verify", verify=lambda provenance, n, model: SimpleNamespace(different=different))
     assert levo("verify", "provenance.parquet", "--songs", 1)[0] == code
+
+
+def test_a_checkpoint_that_does_not_fit_is_three_lines(levo: Levo, tmp_path: Path) -> None:
+    arguments = ("--checkpoint", tmp_path, "--runtime", tmp_path, "--out", tmp_path / "out")
+    code, out, err = levo("model", "convert", *arguments)
+    assert (code, out) == (EXIT_MODEL, "") and err.startswith("config.yaml is missing\n") and len(err.splitlines()) == 3
+    code, _, err = levo("model", "convert", *arguments, "--dtype", "int8")
+    assert code == EXIT_INPUT and "float16, float32" in err
+
+
+def test_inspect_prints_a_table(levo: Levo, tiny_dir: Path) -> None:
+    code, out, _ = levo("model", "inspect", tiny_dir, "--memory", 80, "--seconds", 20)
+    assert code == 0 and "main transformer" in out and "on a GPU with 80 GiB" in out
+
+
+def test_a_bad_self_check_ends_with_the_code_for_differences(levo: Levo, room: Callable[..., None]) -> None:
+    for against, expected in (([], 0), (["a song differs"], EXIT_DIFFERENT)):
+        room("levo.bench.selfcheck", selfcheck=lambda *_, bad=against: SimpleNamespace(against=bad))
+        assert levo("model", "selfcheck", "models/x")[0] == expected
+
+
+def test_doctor_ends_with_the_code_of_its_worst_finding(levo: Levo, room: Callable[..., None]) -> None:
+    room("levo.node.doctor", doctor=lambda model, out: SimpleNamespace(exit_code=EXIT_USABLE))
+    assert levo("doctor")[0] == EXIT_USABLE

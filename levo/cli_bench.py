@@ -1,0 +1,73 @@
+"""The `levo bench` verbs of the command line: types, defaults and printing, as levo/cli.py."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+bench_app = typer.Typer(help="How fast it is on this machine, with random weights.", no_args_is_help=True)
+
+Made = Annotated[Path, typer.Argument(metavar="DIR", help="Model directory.")]
+Checkpoint = Annotated[Path, typer.Option(help="Upstream's checkpoint folder: config.yaml and weights.")]
+Runtime = Annotated[Path, typer.Option(help="Upstream's runtime folder: ckpt/, third_party/, conf/, tools/.")]
+
+
+@bench_app.command("decode")
+def bench_decode(
+    sizes: Annotated[list[str], typer.Argument(metavar="SLOTSxPOSITIONS...", help="For example 16x3200 32x3200.")],
+) -> None:
+    """Time a tick of each phase: milliseconds, bytes a second, share of copy bandwidth."""
+    from levo.bench import decode
+
+    decode.run([_size(text) for text in sizes])
+
+
+@bench_app.command("profile")
+def bench_profile(size: Annotated[str, typer.Argument(metavar="SLOTSxPOSITIONS")] = "16x3200") -> None:
+    """List a tick's kernels with their time and share."""
+    from levo.bench import profile
+
+    profile.run(*_size(size))
+
+
+@bench_app.command("lm")
+def bench_lm(
+    frames: Annotated[tuple[int, int], typer.Argument(metavar="SHORTEST LONGEST", help="Frames of the songs.")],
+    slots: Annotated[int, typer.Option(min=1, max=64)] = 48,
+    seconds: Annotated[float, typer.Option(min=1, help="How long the steady state is timed.")] = 60,
+    memory_gib: Annotated[float | None, typer.Option(help="As if the device had no more, in GiB.")] = None,
+    sync_ticks: Annotated[int, typer.Option(min=1, help="Ticks between two looks at the device.")] = 8,
+    cold: Annotated[bool, typer.Option(help="Start with empty slots.")] = False,
+    baselines: Annotated[bool, typer.Option(help="Time the recipe and upstream's loop beside it.")] = True,
+) -> None:
+    """Run songs through the whole language model in steady state, beside the public ways."""
+    from levo.bench import lm
+
+    lm.run(lm.Load(slots, *frames, seconds, memory_gib, sync_ticks, cold), baselines=baselines)
+
+
+def _size(text: str) -> tuple[int, int]:
+    slots, _, positions = text.partition("x")
+    if not (slots.isdigit() and positions.isdigit()):
+        raise typer.BadParameter(f"{text!r} is not SLOTSxPOSITIONS, as 16x3200")
+    return int(slots), int(positions)
+
+
+@bench_app.command("checkpoint")
+def bench_checkpoint(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the checkpoint and its runtime.")],
+    vocabulary: Annotated[Path, typer.Option(help="Folder with Qwen2's vocab.json and merges.txt.")],
+    size: Annotated[str, typer.Option(help="v2-large, v2-medium or v1-base.")] = "v2-large",
+) -> None:
+    """Write a checkpoint of random weights in upstream's layout, at full size."""
+    from levo.bench.random_checkpoint import write_random
+
+    print(*write_random(out, size, vocabulary), sep="\n")
+
+
+@bench_app.command("load")
+def bench_load(model: Made, checkpoint: Checkpoint, runtime: Runtime) -> None:
+    """Measure loading from the page cache, against torch.load and load_state_dict of the same weights."""
+    from levo.bench.load import bench_load as measure
+
+    print(measure(model, checkpoint, runtime))
