@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from levo import __version__
-from levo.cli_bench import bench_app
+from levo.bench.verbs import bench_app
 from levo.errors import EXIT_DIFFERENT, ConfigError, LevoError, ManifestError
 from levo.settings import Settings
 

@@ -1,6 +1,9 @@
 """Puts a decoder together for a device: memory first, then the kernels or their twins, then the captured ticks."""
 
+import gc
 from types import ModuleType
+
+import torch
 
 from levo.engine import twins
 from levo.engine.decoder import Decoder
@@ -22,6 +25,9 @@ def build_decoder(
     """
     like = lm.transformer.lm_head.weight
     on_gpu = like.is_cuda
+    if on_gpu:
+        gc.collect()  # a former engine is a cycle through its graphs, and holds the memory that is measured here
+        torch.cuda.empty_cache()
     left = budget(like.device, memory_gib, CODEC_WORKSPACE)
     plan = plan_memory(lm.config, slots, left, like.element_size())
     setup = make_setup(lm, pad_id, gemm_rows, sampling, plan)

@@ -1,4 +1,4 @@
-"""The `levo bench` verbs of the command line: types, defaults and printing, as levo/cli.py."""
+"""The `levo bench` verbs: types, defaults and printing. Imports nothing heavy before a verb runs."""
 
 from pathlib import Path
 from typing import Annotated
