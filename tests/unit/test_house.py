@@ -109,6 +109,8 @@ def test_files_and_functions_stay_small(path: Path) -> None:
             assert n_lines <= MAX_FUNCTION, f"{where} has {n_lines} lines"
             n_parameters = len(node.args.posonlyargs + node.args.args + node.args.kwonlyargs)
             n_parameters -= bool(node.args.args) and node.args.args[0].arg in ("self", "cls")
+            if any(ast.unparse(decorator) == "triton.jit" for decorator in node.decorator_list):
+                continue  # a kernel takes its pointers and strides one by one
             assert n_parameters <= MAX_PARAMETERS, f"{where} has {n_parameters} parameters: pass a settings object"
 
 

@@ -30,6 +30,27 @@ def _rotate(x_ptr, cos, sin, HD: tl.constexpr):
 
 
 @triton.jit
+def _take_block(q, keys, values, p, n_filled, peak, mass, acc, IS_WHOLE: tl.constexpr):
+    # Online softmax: one block of positions more. Places behind the filled ones are not read.
+    if IS_WHOLE:
+        k = tl.load(keys).to(tl.float32)
+        score = tl.sum(k * q[None, :], 1)
+    else:
+        filled = p < n_filled
+        k = tl.load(keys, mask=filled[:, None], other=0.0).to(tl.float32)
+        score = tl.where(filled, tl.sum(k * q[None, :], 1), -float("inf"))
+    higher = tl.maximum(peak, tl.max(score, 0))
+    weight = tl.exp(score - higher)
+    shrink = tl.exp(peak - higher)
+    if IS_WHOLE:
+        v = tl.load(values).to(tl.float32)
+    else:
+        v = tl.load(values, mask=(p < n_filled)[:, None], other=0.0).to(tl.float32)
+    acc = acc * shrink + tl.sum(v * weight[:, None], 0)
+    return higher, mass * shrink + tl.sum(weight, 0), acc
+
+
+@triton.jit
 def _attend_split(
     qkv, pool, table, live, count, cos_table, sin_table, partial, peak_mass,
     base, layer_offset, unit_index, unit_stride, n_pages, n_units, scale,
@@ -73,29 +94,12 @@ def _attend_split(
         unit = tl.load(pages + (start // PAGE_) * n_units).to(tl.int64)
         tile = pool + unit * unit_stride + layer_offset + (head * PAGE_ + start % PAGE_) * HD
         at = tile + p[:, None] * HD + d[None, :]
-        k = tl.load(at).to(tl.float32)
-        score = tl.sum(k * q[None, :], 1)
-        higher = tl.maximum(peak, tl.max(score, 0))
-        weight = tl.exp(score - higher)
-        shrink = tl.exp(peak - higher)
-        v = tl.load(at + H * PAGE_ * HD).to(tl.float32)
-        acc = acc * shrink + tl.sum(v * weight[:, None], 0)
-        mass = mass * shrink + tl.sum(weight, 0)
-        peak = higher
+        peak, mass, acc = _take_block(q, at, at + H * PAGE_ * HD, p, BLOCK_, peak, mass, acc, IS_WHOLE=True)
     if whole < stop:
         unit = tl.load(pages + (whole // PAGE_) * n_units).to(tl.int64)
         tile = pool + unit * unit_stride + layer_offset + (head * PAGE_ + whole % PAGE_) * HD
         at = tile + p[:, None] * HD + d[None, :]
-        filled = (whole + p) < stop
-        k = tl.load(at, mask=filled[:, None], other=0.0).to(tl.float32)
-        score = tl.where(filled, tl.sum(k * q[None, :], 1), -float("inf"))
-        higher = tl.maximum(peak, tl.max(score, 0))
-        weight = tl.exp(score - higher)
-        shrink = tl.exp(peak - higher)
-        v = tl.load(at + H * PAGE_ * HD, mask=filled[:, None], other=0.0).to(tl.float32)
-        acc = acc * shrink + tl.sum(v * weight[:, None], 0)
-        mass = mass * shrink + tl.sum(weight, 0)
-        peak = higher
+        peak, mass, acc = _take_block(q, at, at + H * PAGE_ * HD, p, stop - whole, peak, mass, acc, IS_WHOLE=False)
     at = (split * tl.num_programs(0) + row) * H + head
     tl.store(partial + at * HD + d, acc)
     tl.store(peak_mass + at * 2, peak)
