@@ -115,7 +115,18 @@ class Settings(_Section):
 
 
 # Settings that shape the songs: a RUN with shards may not change them.
-SHAPING = ("run", "manifest", "model", "seed", "plan", "sampling", "codec", "limits")
+SHAPING = (
+    "run",
+    "manifest",
+    "model",
+    "seed",
+    "plan",
+    "sampling",
+    "codec",
+    "limits.max_seconds",
+    "engine.gemm_rows",
+    "node.dtype",
+)
 
 
 def load(config: dict[str, Any], *, where: str = "config") -> Settings:
@@ -149,13 +160,20 @@ def refuse_change(settings: Settings, run_dir: Path) -> None:
     if not target.exists() or not any((run_dir / "work").glob("*/*")):
         return
     old, new = json.loads(target.read_text(encoding="utf-8")), settings.model_dump()
-    changed = [key for key in SHAPING if old.get(key) != new[key]]
+    changed = [name for name in SHAPING if _value(old, name) != _value(new, name)]
     if changed:
         raise ConfigError(
             f"settings that shape songs changed after songs were made: {', '.join(changed)}",
             where=str(target),
             fix=f"put the old values back, or start a new RUN (setting `run`, now {settings.run!r})",
         )
+
+
+def _value(settings: dict[str, Any], name: str) -> Any:
+    value: Any = settings
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
 def freeze(settings: Settings, run_dir: Path) -> None:

@@ -132,9 +132,14 @@ class KVRows:
 
     def read(self, layer: int, n: int) -> Tensor:
         """Keys and values [2, rows, H, n, hd] of the rows' first n positions."""
-        unit = self.units[:, : pages_for(n), layer // self.layers_per_unit]
-        pages = self.data[unit, layer % self.layers_per_unit]  # [rows, pages, 2, H, PAGE, hd]
-        return pages.permute(2, 0, 3, 1, 4, 5).flatten(3, 4)[:, :, :, :n]
+        part, within = divmod(layer, self.layers_per_unit)
+        _, _, _, heads, _, head_dim = self.data.shape
+        out = self.data.new_empty(2, len(self.units), heads, pages_for(n) * PAGE, head_dim)
+        # Page by page: one copy each, where one indexed read of all would copy twice.
+        for row, units in enumerate(self.units[:, : pages_for(n), part].tolist()):
+            for page, unit in enumerate(units):
+                out[:, row, :, page * PAGE : (page + 1) * PAGE] = self.data[unit, within]
+        return out[:, :, :, :n]
 
 
 def put_hidden(table: Table, row: int, start: int, values: Tensor) -> None:

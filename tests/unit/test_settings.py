@@ -97,7 +97,16 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"seed": 1}, {"plan": {"n_shards": 5}}, {"sampling": {"top_k": 51}}, {"model": "m"}]
+    "change",
+    [
+        {"seed": 1},
+        {"plan": {"n_shards": 5}},
+        {"sampling": {"top_k": 51}},
+        {"model": "m"},
+        {"limits": {"max_seconds": 100}},
+        {"engine": {"gemm_rows": 32}},
+        {"node": {"dtype": "float16"}},
+    ],
 )
 def test_what_shapes_songs_is_refused_once_there_are_shards(tmp_path: Path, change: dict[str, object]) -> None:
     run = started(tmp_path, Settings(), with_shards=True)
@@ -108,7 +117,10 @@ def test_what_shapes_songs_is_refused_once_there_are_shards(tmp_path: Path, chan
     assert (run / "config.json").read_text() == before
 
 
-@pytest.mark.parametrize("change", [{"node": {"ranks": 2}}, {"engine": {"slots": 2}}, {"qa": {"max_dc": 0.1}}])
+@pytest.mark.parametrize(
+    "change",
+    [{"node": {"ranks": 2}}, {"engine": {"slots": 2}}, {"qa": {"max_dc": 0.1}}, {"limits": {"failed_share": 0.5}}],
+)
 def test_what_does_not_shape_songs_may_change_at_any_time(tmp_path: Path, change: dict[str, object]) -> None:
     run = started(tmp_path, Settings(), with_shards=True)
     settings.freeze(settings.load(change), run)
