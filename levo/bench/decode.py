@@ -11,10 +11,12 @@ import torch
 from levo.bench.card import show
 from levo.bench.sizes import PAD_ID, random_lm, v2_large
 from levo.engine.build import make_setup
+from levo.engine.main_phase import MainPhase
 from levo.engine.memory import MemoryPlan
 from levo.engine.pages import PAGE, pages_for
-from levo.engine.phases import MainPhase, Phase, Setup, SubPhase, rows_of
+from levo.engine.phases import Phase, Setup, rows_of
 from levo.engine.request import Sampling
+from levo.engine.sub_phase import SubPhase
 
 GIB = 2**30
 GEMM_ROWS = 128

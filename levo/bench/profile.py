@@ -7,7 +7,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from levo.bench.card import show
 from levo.bench.decode import bytes_of_tick, copy_bandwidth, setup_for, stand
-from levo.engine.phases import MainPhase, SubPhase
+from levo.engine.main_phase import MainPhase
+from levo.engine.sub_phase import SubPhase
 
 REPLAYS = 5
 

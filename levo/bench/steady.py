@@ -7,8 +7,10 @@ import random
 from dataclasses import dataclass
 
 from levo.engine.decoder import Decoder
-from levo.engine.phases import Draft, Held, MainPhase, Seat, Shared, SubPhase, begin_with, rows_of
+from levo.engine.main_phase import MainPhase
+from levo.engine.phases import Draft, Held, Seat, Shared, begin_with, rows_of
 from levo.engine.request import Request
+from levo.engine.sub_phase import SubPhase
 from levo.songs.text import Conditioning, TextIds
 
 UNCOND = TextIds(lyric_ids=(1,), structure_ids=(0,), style_ids=(1,))

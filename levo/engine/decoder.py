@@ -9,9 +9,11 @@ back to the queue and starts again from its prefix, which gives the same bits.
 from collections import deque
 
 from levo.engine.forecast import Ahead, Costs, fits
+from levo.engine.main_phase import MainPhase
 from levo.engine.pages import PAGE
-from levo.engine.phases import Draft, MainPhase, Need, Phase, Setup, SubPhase
+from levo.engine.phases import Draft, Need, Phase, Setup
 from levo.engine.request import Book, Finished, Request
+from levo.engine.sub_phase import SubPhase
 
 WAITING_LIMIT = 8
 EMPTY = "the model ended the song before its first frame"

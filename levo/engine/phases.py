@@ -1,6 +1,7 @@
-"""The two phases of a song (design: The engine, 1): main makes codebook 0, sub makes codebooks 1 and 2.
+"""What the two phases of a song have in common: slots, pages, passes and the captured tick (design: The engine, 1).
 
-Tensors and pages only: which song may enter, and when, is the decoder's business.
+main_phase.py makes codebook 0, sub_phase.py codebooks 1 and 2. Tensors and pages only: which song may enter, and when,
+is the decoder's business.
 Letters: P prefix positions, D = max delay, e frames of the song, R = gemm_rows, d width, C code size.
 """
 
@@ -8,22 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from levo.engine.graph import Graph
-from levo.engine.pages import PAGE, Pool, Table, get_hidden, layers_per_unit, pages_for, put_hidden
+from levo.engine.pages import PAGE, Pool, Table, layers_per_unit, pages_for
 from levo.engine.passes import Pass
-from levo.engine.philox import split_seed
 from levo.engine.request import Request, Sampling
 from levo.engine.slots import Slots
 from levo.engine.stack import Stack
 from levo.engine.twins import ROWS
 from levo.model.config import LMConfig
 from levo.model.lm import LM, Transformer
-from levo.model.prefix import prefix
 from levo.songs.text import TextIds
 
 Pages = list[list[int]]
@@ -225,83 +222,6 @@ def rows_of(slot: int) -> tuple[int, int]:
     return ROWS * slot, ROWS * slot + 1
 
 
-class MainPhase(Phase):
-    """Codebook 0, one tick a frame until EOS or the cap; then the known rest as one parallel chunk."""
-
-    def __init__(self, setup: Setup, slots: int) -> None:
-        self.head = padded_head(setup.lm.transformer.lm_head)
-        super().__init__(setup, setup.lm.main, 1, setup.config.prefix_len, slots)
-        self.shared: dict[TextIds, Shared] = {}
-
-    def _tick(self) -> None:
-        ids = self.slots.inputs[:, 0].repeat_interleave(ROWS)
-        hidden = self.stack.run(self.setup.lm.main_input(ids), self._attend)
-        self.setup.ops.store_hidden(hidden, self.hidden, self.slots)
-        self.setup.ops.sample_main(linear(hidden, self.head), self.slots, self.setup.sampling)
-
-    def _grow(self, row: int, n_positions: int) -> None:
-        self.kv.grow(row, n_positions)
-        self.hidden.grow(row, n_positions)
-
-    def enter(self, request: Request, order: int) -> None:
-        """Prefill the song's P prefix positions into a free slot."""
-        slot, P = self.free.pop(0), self.config.prefix_len
-        cond, uncond = rows_of(slot)
-        text = request.conditioning
-        main, sub = prefix(self.setup.lm, text.cond, request.prompt, self.setup.pad_id)
-        self._grow(cond, P)
-        put_hidden(self.hidden, cond, 0, self.prefix_pass(main[None], self.kv, (cond,), 0)[0])
-        shared = self.unconditional(text.uncond)
-        begin_with(self.kv, uncond, shared.kv, P)
-        begin_with(self.hidden, uncond, shared.hidden, P)
-        self.slots.banned[slot] = 0
-        if request.prompt is not None:
-            ids = torch.from_numpy(np.unique(request.prompt[0])).long().to(self.slots.banned.device)
-            self.slots.banned[slot, ids[ids < self.config.code_size]] = 1
-        self.slots.keys[slot] = torch.tensor(split_seed(request.seed)).to(self.slots.keys.device)
-        self.start(slot, request.max_frames)
-        self.seats[slot] = Seat(request, request.max_frames, order, prefix_sub=sub, shared=shared)
-
-    def unconditional(self, text: TextIds) -> Shared:
-        """Prefix of the unconditional row: it depends on no song, so it is computed once and its pages are shared."""
-        if text not in self.shared:
-            P, lm = self.config.prefix_len, self.setup.lm
-            n_pages = pages_for(self.setup.n_positions)
-            kv, hidden = Table(self.setup.kv, 1, n_pages, self.kv.parts), Table(self.setup.hidden, 1, n_pages, 1)
-            kv.grow(0, P)
-            hidden.grow(0, P)
-            main, sub = prefix(lm, text, None, self.setup.pad_id)
-            put_hidden(hidden, 0, 0, self.prefix_pass(main[None], kv, (0,), 0)[0])
-            self.shared[text] = Shared(kv.owned[0], hidden.owned[0], sub)
-        return self.shared[text]
-
-    def need_to_finish(self, slot: int) -> Need:
-        """What the chunk behind the song's end takes."""
-        return self._need({slot: self.slots.base + self.seats[slot].count + 1 + self.config.max_delay})
-
-    def finish(self, slot: int) -> Draft:
-        """The D positions behind the last tick hold known ids (EOS or the last frame, then SPECIAL): one chunk."""
-        config, seat, lm = self.config, self.seats[slot], self.setup.lm
-        codes = self.slots.codes[slot, 0, : seat.count].tolist()
-        at_cap = seat.count == seat.cap
-        start = config.prefix_len + seat.count + (0 if at_cap else 1)
-        device = self.slots.live.device
-        ids = torch.full((config.max_delay,), config.special, dtype=torch.int64, device=device)
-        ids[0] = codes[-1] if at_cap else config.eos
-        rows = rows_of(slot)
-        for row in rows:
-            self._grow(row, start + config.max_delay)
-        chunk = self.chunk_pass(lm.main_input(ids).expand(ROWS, -1, -1), self.kv, rows, start)
-        held = []
-        for row, hidden in zip(rows, chunk, strict=True):
-            put_hidden(self.hidden, row, start, hidden)
-            n_shared = self.hidden.n_shared[row]
-            held.append(Held(self.hidden.host[row, :n_shared].tolist(), self.hidden.release(row)))
-        self.leave(slot)
-        assert seat.prefix_sub is not None and seat.shared is not None
-        return Draft(seat.request, codes, at_cap, (held[0], held[1]), seat.prefix_sub, seat.shared, slot)
-
-
 def begin_with(table: Table, row: int, pages: Pages, n_positions: int) -> None:
     """Begin a row with somebody's n positions: full pages are shared, the last part of one is copied."""
     n_full = n_positions // PAGE
@@ -311,60 +231,3 @@ def begin_with(table: Table, row: int, pages: Pages, n_positions: int) -> None:
         device = table.pool.data.device
         source = torch.tensor(pages[n_full], device=device)
         table.pool.data[torch.tensor(table.owned[row][0], device=device)] = table.pool.data[source]
-
-
-class SubPhase(Phase):
-    """Codebooks 1 and 2, one tick a frame, from the main hidden states; stops at the earliest EOS of all codebooks."""
-
-    def __init__(self, setup: Setup, slots: int) -> None:
-        self.heads = torch.cat([padded_head(head) for head in setup.lm.linears])
-        super().__init__(setup, setup.lm.sub, 2, setup.config.prefix_len + setup.config.max_delay, slots)
-        self.shared: dict[TextIds, Pages] = {}
-
-    def _tick(self) -> None:
-        lm, ops = self.setup.lm, self.setup.ops
-        table1, table2 = lm.layer2_emb["1"].weight, lm.layer2_emb["2"].weight
-        y = lm.mlp(ops.gather_sub_input(self.slots, table1, table2, self.hidden))
-        z = self.stack.run(y, self._attend)
-        ops.sample_sub(linear(z, self.heads).unflatten(-1, (2, -1)), self.slots, self.setup.sampling)
-
-    def enter(self, draft: Draft, order: int) -> None:
-        """Prefix and steps 0 .. D-1 hold only SPECIAL in codebooks 1 and 2: P and then D positions in parallel."""
-        slot, config, lm = self.free.pop(0), self.config, self.setup.lm
-        P, D = config.prefix_len, config.max_delay
-        rows = cond, uncond = rows_of(slot)
-        for row, held in zip(rows, draft.hidden, strict=True):
-            self.hidden.share(row, held.shared)
-            self.hidden.adopt(row, held.own)
-        self.kv.grow(cond, P + D)
-        x = lm.fuse(draft.prefix_sub, get_hidden(self.hidden, cond, 0, P))
-        self.prefix_pass(x[None], self.kv, (cond,), 0)
-        begin_with(self.kv, uncond, self._unconditional(draft, uncond), P)
-        self.kv.grow(uncond, P + D)
-        special = torch.full((D,), config.special, dtype=torch.int64, device=self.slots.live.device)
-        embedded = lm.sub_embed(special, special)
-        chunk = torch.stack([lm.fuse(embedded, get_hidden(self.hidden, row, P, D)) for row in rows])
-        self.chunk_pass(chunk, self.kv, rows, P)
-        self.start(slot, len(draft.codes0))
-        self.seats[slot] = Seat(draft.request, len(draft.codes0), order, draft=draft)
-
-    def _unconditional(self, draft: Draft, row: int) -> Pages:
-        """Pages of the unconditional prefix: its main hidden states are everybody's, so these are too."""
-        text = draft.request.conditioning.uncond
-        if text not in self.shared:
-            P = self.config.prefix_len
-            kv = Table(self.setup.kv, 1, pages_for(self.setup.n_positions), self.kv.parts)
-            kv.grow(0, P)
-            x = self.setup.lm.fuse(draft.shared.sub, get_hidden(self.hidden, row, 0, P))
-            self.prefix_pass(x[None], kv, (0,), 0)
-            self.shared[text] = kv.owned[0]
-        return self.shared[text]
-
-    def finish(self, slot: int) -> tuple[Draft, np.ndarray, int]:
-        """The song's draft, its tokens int32 [3, e], and the slot."""
-        seat = self.seats[slot]
-        assert seat.draft is not None
-        codes = self.slots.codes[slot, :, : seat.count].cpu().numpy()
-        tokens = np.concatenate((np.array([seat.draft.codes0[: seat.count]], dtype=np.int32), codes))
-        self.leave(slot)
-        return seat.draft, tokens, slot

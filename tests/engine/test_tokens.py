@@ -11,8 +11,9 @@ from fakes import golden
 from fakes.golden import META, decode, golden_request
 
 from levo.engine.decoder import BROKEN, EMPTY
+from levo.engine.main_phase import MainPhase
 from levo.engine.pages import get_hidden
-from levo.engine.phases import MainPhase, rows_of
+from levo.engine.phases import rows_of
 from levo.engine.philox import split_seed
 from levo.engine.request import Sampling
 from levo.engine.sampling import draw, greedy

@@ -12,9 +12,9 @@ from levo.bench.steady import Songs
 from levo.engine import kernels, twins
 from levo.engine.build import make_setup
 from levo.engine.decoder import EMPTY
+from levo.engine.main_phase import MainPhase
 from levo.engine.memory import MemoryPlan
 from levo.engine.pages import PAGE
-from levo.engine.phases import MainPhase
 from levo.engine.request import Sampling
 from levo.model import oracle
 from levo.model.prefix import prefix
