@@ -69,7 +69,7 @@ def setup_for(sizes: list[tuple[int, int]]) -> Setup:
     """Random weights, and pools of random numbers that hold the largest of the sizes."""
     lm = random_lm(v2_large(), torch.device("cuda"), torch.float16, endless=True)
     per_size = max(slots * 2 * pages_for(positions + 2 * PAGE) for slots, positions in sizes)
-    setup = make_setup(lm, PAD_ID, GEMM_ROWS, Sampling(), MemoryPlan(3 * per_size + 100, per_size + 100, 0, 0))
+    setup = make_setup(lm, PAD_ID, GEMM_ROWS, Sampling(), MemoryPlan(3 * per_size + 100, per_size + 100))
     setup.kv.data.normal_()
     setup.hidden.data.normal_()
     return setup

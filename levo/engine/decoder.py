@@ -54,9 +54,10 @@ class Decoder:
 
     def _sub_step(self) -> list[Done]:
         while self.drafts and self.sub.free and self._sub_fits(self.drafts[0]):
-            draft = self.drafts.popleft()
-            self._secure(Need(self.sub.need_to_enter(draft.request.conditioning.uncond).units, 0))
-            self.sub.enter(draft, self._order())
+            draft = self.drafts[0]
+            if not self._secure(Need(self.sub.need_to_enter(draft.request.conditioning.uncond).units, 0)):
+                break
+            self.sub.enter(self.drafts.popleft(), self._order())
             self.book("prefill", [draft.request.key])
         ended, broken = self._run(self.sub, "sub")
         done = [_failed(self.sub.leave(slot).request, BROKEN) for slot in broken]
@@ -75,11 +76,14 @@ class Decoder:
         ended, broken = self._run(self.main, "main")
         done += [_failed(self.main.leave(slot).request, BROKEN) for slot in broken]
         for slot in ended:
-            seat = self.main.seats[slot]
+            seat = self.main.seats.get(slot)
+            if seat is None:
+                continue  # it gave way to another song that ended with it
             if seat.count == 0:
                 done.append(_failed(self.main.leave(slot).request, EMPTY))
                 continue
-            self._secure(self.main.need_to_finish(slot), keep=slot)
+            if not self._secure(self.main.need_to_finish(slot), keep=slot):
+                continue  # it stays in its slot, frozen, and is looked at again when a sub song has given pages back
             self.drafts.append(self.main.finish(slot))
             self.book("main", [seat.request.key])
         return done
@@ -131,13 +135,16 @@ class Decoder:
     def _has(self, need: Need) -> bool:
         return len(self.setup.kv.free) >= need.units and len(self.setup.hidden.free) >= need.hidden
 
-    def _secure(self, need: Need, keep: int | None = None) -> None:
-        """Make room by sending the newest main songs back to the queue."""
+    def _secure(self, need: Need, keep: int | None = None) -> bool:
+        """Make room by sending the newest main songs back to the queue. False when that is not enough."""
         while not self._has(need):
             others = [slot for slot in self.main.seats if slot != keep]
+            if not others:
+                return False
             newest = max(others, key=lambda slot: self.main.seats[slot].order)
             self.queue.appendleft(self.main.leave(newest).request)
             self.n_preempted += 1
+        return True
 
     def _order(self) -> int:
         self.n_admitted += 1

@@ -16,12 +16,10 @@ HIDDEN_PER_UNIT = 0.8  # hidden pages beside each unit; a song of 30 s uses 0.59
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Units of the key/value pool and pages of the hidden pool, with what they take."""
+    """Units of the key/value pool and pages of the hidden pool."""
 
     n_units: int
     n_hidden: int
-    pool_bytes: int
-    budget_bytes: int
 
 
 def plan_memory(config: LMConfig, slots: int, budget_bytes: int, itemsize: int) -> MemoryPlan:
@@ -47,8 +45,7 @@ def plan_memory(config: LMConfig, slots: int, budget_bytes: int, itemsize: int) 
     n_hidden = max(int(n_units * HIDDEN_PER_UNIT), 4 * n_pages)
     if n_units == slots * one_song:
         n_hidden = 2 * slots * 2 * n_pages
-    total = n_units * unit_bytes + n_hidden * hidden_bytes
-    return MemoryPlan(n_units, n_hidden, total, budget_bytes)
+    return MemoryPlan(n_units, n_hidden)
 
 
 def budget(device: torch.device, memory_gib: float | None, workspace_bytes: int) -> int:

@@ -59,7 +59,7 @@ class Audio:
 class Finished:
     """A song that left the engine. error is None when it is ok; then tokens is int32 [3, frames].
 
-    stop_reason: "eos" or "cap".  main_slot, sub_slot: where it ran.
+    stop_reason: "eos", "cap", or "given" for tokens that came with the request.  main_slot, sub_slot: where it ran.
     """
 
     key: int

@@ -1,6 +1,8 @@
 """Pages: nobody's song suffers when they run out, none is lost, and the forecast says what will be needed."""
 
+import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from levo.engine.build import make_setup
 from levo.engine.decoder import Decoder
 from levo.engine.forecast import Ahead, Costs, demand, fits
 from levo.engine.memory import GIB, MemoryPlan, plan_memory
-from levo.engine.pages import PAGE, OutOfPages, Pool, Table
+from levo.engine.pages import PAGE, OutOfPages, Pool, Table, unit_shape
 from levo.engine.request import Sampling, no_book
 from levo.errors import ConfigError
 from levo.model.config import LMConfig
@@ -31,9 +33,8 @@ def small_lm():
 
 
 def decoder(lm, slots: int, n_units: int) -> Decoder:
-    return Decoder(
-        make_setup(lm, 0, 16, Sampling(window=6, top_k=5), MemoryPlan(n_units, n_units, 0, 0)), slots, 4, no_book
-    )
+    setup = make_setup(lm, 0, 16, Sampling(window=6, top_k=5), MemoryPlan(n_units, n_units))
+    return Decoder(setup, slots, 4, no_book)
 
 
 def run(machine: Decoder, n_songs: int) -> dict[int, np.ndarray]:
@@ -55,6 +56,26 @@ def test_a_wrong_forecast_preempts_the_newest_and_changes_no_bit(small_lm, monke
     found = run(tight, 7)
     assert tight.n_preempted > 0 and roomy.n_preempted == 0
     assert wanted.keys() == found.keys() and all(np.array_equal(wanted[key], found[key]) for key in wanted)
+
+
+def test_a_song_whose_end_finds_no_page_waits_for_one(small_lm):
+    """104 frames end two positions before a page does, so the chunk behind the end needs another page of each pool."""
+    song = replace(Songs(104, 104, lyrics=50).next(), max_frames=104)
+    machine = decoder(small_lm, 2, 100)
+    pools = machine.setup.kv, machine.setup.hidden
+    machine.queue.append(song)
+    with torch.inference_mode():
+        machine.step()
+        taken = [pool.take(len(pool.free)) for pool in pools]
+        for _ in range(40):
+            assert not machine.step()
+        assert machine.live == 1 and machine.n_preempted == 0
+        for pool, parts in zip(pools, taken, strict=True):
+            pool.give(parts)
+        found = []
+        while machine.live:
+            found += machine.step()
+    assert found[0][1].error is None and found[0][1].tokens.shape == (3, 104)
 
 
 def test_no_page_leaks(small_lm):
@@ -115,4 +136,5 @@ def test_too_little_memory_for_one_song_is_said_in_gib():
     with pytest.raises(ConfigError, match=r"0\.0 GiB are left for songs, but one of 10 s takes"):
         plan_memory(SMALL, 4, 1000, 4)
     plan = plan_memory(SMALL, 4, 10 * GIB, 4)
-    assert plan.pool_bytes < 10 * GIB
+    unit_bytes, hidden_bytes = 4 * math.prod(unit_shape(SMALL)), 4 * PAGE * SMALL.dim
+    assert plan.n_units * unit_bytes + plan.n_hidden * hidden_bytes < 10 * GIB

@@ -39,7 +39,7 @@ def songs(n: int) -> list[Request]:
 
 
 def decoder(lm, slots: int, *, n_units: int = 3500, captured: bool = True, sync_ticks: int = 8) -> Decoder:
-    plan = MemoryPlan(n_units, n_units, 0, 0)
+    plan = MemoryPlan(n_units, n_units)
     setup = replace(make_setup(lm, PAD_ID, 128, Sampling(), plan), captured=captured)
     return Decoder(setup, slots, sync_ticks, no_book)
 

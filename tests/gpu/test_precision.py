@@ -54,7 +54,7 @@ def test_fp16_logits_are_close_to_float32(capsys):
     """A song of 100 frames through passes and ticks in fp16, then the same codes through the float32 oracle."""
     config, device = v2_large(), torch.device("cuda")
     lm = random_lm(config, device, torch.float16, endless=True)
-    phase = MainPhase(make_setup(lm, PAD_ID, 128, Sampling(), MemoryPlan(300, 300, 0, 0)), 2)
+    phase = MainPhase(make_setup(lm, PAD_ID, 128, Sampling(), MemoryPlan(300, 300)), 2)
     song = Songs(100, 100).next()
     phase.enter(song, 0)
     phase.run(104)
