@@ -32,6 +32,7 @@ rule all:
 
 
 onstart:
+    check_cluster()
     start_run()
 
 

@@ -184,7 +184,8 @@ class Lab:
         subprocess.Popen(
             ["mariadbd", *mysql, "--bind-address=127.0.0.1", f"--port={DATABASE_PORT}", f"--socket={socket_file}",
              f"--pid-file={pid_file}", "--innodb-flush-log-at-trx-commit=0", "--skip-log-bin"],
-            env={**os.environ, "PATH": _path()}, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            env={**os.environ, "PATH": _path()}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
         )  # fmt: skip
         client = ["mariadb", "--no-defaults", f"--socket={socket_file}"]
         self.wait("MariaDB answers", lambda: self._succeeds(*client, "-e", "select 1"))

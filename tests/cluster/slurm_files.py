@@ -12,7 +12,7 @@ GPUS = 4
 NODE_PORTS = {node: 17001 + number for number, node in enumerate(NODES)}
 CONTROLLER_PORT, ACCOUNTING_PORT, DATABASE_PORT = 16817, 16819, 13306
 
-# preempt by REQUEUE: normal; preempt by CANCEL: scavenge. GraceTime: seconds from the SIGTERM of a preemption to its end.
+# Jobs of `normal` are preempted by REQUEUE, of `scavenge` by CANCEL, after GraceTime seconds from their SIGTERM.
 SLURM = """
 ClusterName={cluster}
 SlurmctldHost={host}(127.0.0.1)

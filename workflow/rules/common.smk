@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import levo.settings
+import levo.site
 from levo.errors import LevoError
 
 # `python -m levo` in a rule is this checkout's code under the interpreter that runs Snakemake, on a node too.
@@ -43,6 +44,27 @@ What was made is kept. Mend the cause, then run the same command again: only wha
   what happened   {RUN}/logs, and each attempt of a shard in {RUN}/work/NNNNN
   locked?         add --unlock once, if no other snakemake works in this folder
 """
+
+
+def check_cluster():
+    """Before the first submission to Slurm: is there what the profile asks for?"""
+    if workflow.executor_plugin.name != "slurm":
+        return
+    from snakemake.cli import get_profile_dir, get_argument_parser
+
+    jobs = {
+        job.rule.name: job for job in workflow.dag.needrun_jobs() if not job.is_local
+    }
+    orders = [
+        levo.site.Order(name, dict(job.resources.items())) for name, job in jobs.items()
+    ]
+    given = get_argument_parser().parse_known_args(sys.argv[1:])[0]
+    profiles = [get_profile_dir(name)[1] for name in given.profile or []]
+    for warning in friendly(
+        levo.site.check_site, orders, profiles, settings.cost.gpus_per_node
+    ):
+        print(f"note: {warning}", file=sys.stderr)
+    levo.site.retry_preempted_jobs()
 
 
 def start_run():
