@@ -10,13 +10,14 @@ from pathlib import Path
 
 from levo.errors import EXIT_MORE_TO_DO, EXIT_OK, NodeError
 from levo.node.attempt import Attempt, Job, Outcome
+from levo.node.devices import choose_places
 from levo.node.journal import Journal, claim_attempt
 from levo.node.lease import Lease
-from levo.node.machine import choose_devices
 from levo.node.making import REAL
 from levo.node.paths import RunPaths, ShardPaths
 from levo.node.retry import ENOUGH, is_sealed
 from levo.node.seal import seal
+from levo.node.slurm import this_job
 from levo.node.standing import Standing, read_standing
 from levo.node.stopping import Stopped, StopSignals
 from levo.settings import Settings, of_run
@@ -110,7 +111,7 @@ class _Run:
             )
 
     def _make(self, standing: Standing, lease: Lease, signals: StopSignals, maker: str) -> Outcome:
-        node = self.settings.node
+        slurm = this_job(self.say)
         job = Job(
             run_dir=self.run_dir,
             shard=self.paths.number,
@@ -120,7 +121,8 @@ class _Run:
             songs=standing.missing,
             n_songs=len(self.songs),
             losses=standing.losses,
-            gpus=choose_devices(node.device, node.ranks),
+            places=choose_places(self.settings, slurm, self.say),
+            slurm=slurm,
         )
         signals.at_once = False
         return Attempt(job, self.journal, lease, signals, self.say).run()
