@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from levo.errors import LevoError
+from levo.node.tally import Tally
 from levo.settings import Settings
 from levo.songs.song import Song
 
@@ -75,10 +76,10 @@ class Left:
 
 @dataclass(frozen=True)
 class Committed:
-    """A part is on disk: song id and outcome of each of its rows, and their audio's length."""
+    """A part is on disk: song id and outcome of each of its rows, and their tally."""
 
     outcomes: tuple[tuple[str, str], ...]
-    seconds: float
+    tally: Tally
 
 
 @dataclass(frozen=True)
