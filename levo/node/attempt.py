@@ -31,6 +31,7 @@ from levo.node.messages import (
 from levo.node.progress import Progress
 from levo.node.slurm import SlurmJob
 from levo.node.stopping import StopSignals
+from levo.node.tally import Tally
 from levo.settings import Settings
 from levo.songs.song import FRAME_RATE, Song
 
@@ -39,7 +40,7 @@ LISTEN_S = 0.5
 
 @dataclass(frozen=True)
 class Job:
-    """What an attempt works on. places: one a rank. losses: those of earlier attempts."""
+    """What an attempt works on. places: one a rank.  losses, tally: of earlier attempts; the tally is added to."""
 
     run_dir: Path
     shard: int
@@ -51,6 +52,7 @@ class Job:
     losses: Mapping[str, int]
     places: Sequence[Place]
     slurm: SlurmJob | None = None
+    tally: Tally = field(default_factory=Tally)
 
 
 @dataclass
@@ -190,11 +192,8 @@ class Attempt:
                 self.ranks[rank].wanted += n
             case Left(song_id):
                 self.dispatch.left(rank, song_id)
-            case Committed(outcomes, seconds):
-                ids = [song_id for song_id, _ in outcomes]
-                self.dispatch.committed(rank, ids)
-                self.journal.write("commit", rank=rank, songs=ids, outcomes=[outcome for _, outcome in outcomes])
-                self.progress.add(len(ids), sum(self.predicted_s[song_id] for song_id in ids), seconds)
+            case Committed(outcomes, tally):
+                self._commit(rank, dict(outcomes), tally)
             case Returned(song_ids, reason):
                 suspects = self.dispatch.returned(rank, song_ids)
                 self._count_losses(rank, suspects, reason)
@@ -205,6 +204,20 @@ class Attempt:
                 self.dispatch.lost(rank)  # after a stop signal: what was in its engine is lost work, and nobody's fault
             case Lost(how):
                 self._lose(rank, how)
+
+    def _commit(self, rank: int, outcomes: Mapping[str, str], tally: Tally) -> None:
+        ids = list(outcomes)
+        self.dispatch.committed(rank, ids)
+        self.job.tally.add(tally)
+        self.journal.write(
+            "commit",
+            rank=rank,
+            songs=ids,
+            outcomes=list(outcomes.values()),
+            in_work=self.dispatch.in_work,
+            so_far=self.job.tally.as_json(),
+        )
+        self.progress.add(len(ids), sum(self.predicted_s[song_id] for song_id in ids), tally.audio_s)
 
     def _ready(self, rank: int, gpu_uuid: str | None) -> None:
         state = self.ranks[rank]

@@ -6,6 +6,7 @@ from pathlib import Path
 from levo.errors import LevoError
 from levo.node.devices import Place
 from levo.node.slurm import SlurmJob
+from levo.node.tally import Tally
 from levo.settings import Settings
 from levo.songs.song import Song
 
@@ -83,10 +84,10 @@ class Left:
 
 @dataclass(frozen=True)
 class Committed:
-    """A part is on disk: song id and outcome of each of its rows, and their audio's length."""
+    """A part is on disk: song id and outcome of each of its rows, and their tally."""
 
     outcomes: tuple[tuple[str, str], ...]
-    seconds: float
+    tally: Tally
 
 
 @dataclass(frozen=True)

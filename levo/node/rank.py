@@ -43,6 +43,7 @@ from levo.node.messages import (
 from levo.node.parts import PartWriter
 from levo.node.paths import RunPaths
 from levo.node.rows import RowMaker, Taken
+from levo.node.tally import Tally
 from levo.node.writing import Encoded, Limits, Writing
 from levo.songs.song import Song
 
@@ -154,7 +155,7 @@ class _Rank:
 
     def _report(self, done: list[Encoded]) -> None:
         outcomes = tuple((encoded.song_id, str(encoded.row["outcome"])) for encoded in done)
-        self.pipe.send(Committed(outcomes, sum(encoded.seconds for encoded in done)))
+        self.pipe.send(Committed(outcomes, Tally.of_rows(encoded.row for encoded in done)))
 
     def _receive(self) -> None:
         """Take what the parent says; with an empty engine, wait for it."""
