@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from levo.errors import LevoError, NodeError
+from levo.node.devices import Place
 from levo.node.dispatch import Dispatch
 from levo.node.fleet import Fleet, Lost
 from levo.node.journal import Journal
@@ -28,7 +29,9 @@ from levo.node.messages import (
     Want,
 )
 from levo.node.progress import Progress
+from levo.node.slurm import SlurmJob
 from levo.node.stopping import StopSignals
+from levo.node.tally import Tally
 from levo.settings import Settings
 from levo.songs.song import FRAME_RATE, Song
 
@@ -37,7 +40,7 @@ LISTEN_S = 0.5
 
 @dataclass(frozen=True)
 class Job:
-    """What an attempt works on. gpus: one entry a rank, None for a CPU rank. losses: those of earlier attempts."""
+    """What an attempt works on. places: one a rank.  losses, tally: of earlier attempts; the tally is added to."""
 
     run_dir: Path
     shard: int
@@ -47,7 +50,9 @@ class Job:
     songs: Sequence[Song]
     n_songs: int
     losses: Mapping[str, int]
-    gpus: Sequence[str | None]
+    places: Sequence[Place]
+    slurm: SlurmJob | None = None
+    tally: Tally = field(default_factory=Tally)
 
 
 @dataclass
@@ -57,7 +62,6 @@ class _RankState:
     wanted: int = 0
     is_ready: bool = False
     is_told: bool = False
-    gpu_uuid: str | None = None
 
 
 @dataclass
@@ -106,13 +110,13 @@ class Attempt:
                     self.progress.tell(len(self.fleet.members))
         finally:
             self.fleet.kill_all()
-        self.say(self.progress.line(len(self.job.gpus)))
+        self.say(self.progress.line(len(self.job.places)))
         self.end.n_open = self.dispatch.open
         return self.end
 
     def _start(self) -> None:
         job = self.job
-        for rank, gpu in enumerate(job.gpus):
+        for rank, place in enumerate(job.places):
             self.ranks[rank] = _RankState()
             self.dispatch.join(rank)
             order = RankOrder(
@@ -120,12 +124,13 @@ class Attempt:
                 shard=job.shard,
                 attempt=job.attempt,
                 rank=rank,
-                device="cpu" if gpu is None else "cuda",
+                place=place,
                 maker=job.maker,
                 settings=job.settings,
                 parent_pid=os.getpid(),
+                job=job.slurm,
             )
-            self.fleet.start(order, gpu)
+            self.fleet.start(order)
 
     def _watch(self) -> None:
         """Notice a signal, the end of the work, and another writer."""
@@ -187,11 +192,8 @@ class Attempt:
                 self.ranks[rank].wanted += n
             case Left(song_id):
                 self.dispatch.left(rank, song_id)
-            case Committed(outcomes, seconds):
-                ids = [song_id for song_id, _ in outcomes]
-                self.dispatch.committed(rank, ids)
-                self.journal.write("commit", rank=rank, songs=ids, outcomes=[outcome for _, outcome in outcomes])
-                self.progress.add(len(ids), sum(self.predicted_s[song_id] for song_id in ids), seconds)
+            case Committed(outcomes, tally):
+                self._commit(rank, dict(outcomes), tally)
             case Returned(song_ids, reason):
                 suspects = self.dispatch.returned(rank, song_ids)
                 self._count_losses(rank, suspects, reason)
@@ -203,15 +205,29 @@ class Attempt:
             case Lost(how):
                 self._lose(rank, how)
 
+    def _commit(self, rank: int, outcomes: Mapping[str, str], tally: Tally) -> None:
+        ids = list(outcomes)
+        self.dispatch.committed(rank, ids)
+        self.job.tally.add(tally)
+        self.journal.write(
+            "commit",
+            rank=rank,
+            songs=ids,
+            outcomes=list(outcomes.values()),
+            in_work=self.dispatch.in_work,
+            so_far=self.job.tally.as_json(),
+        )
+        self.progress.add(len(ids), sum(self.predicted_s[song_id] for song_id in ids), tally.audio_s)
+
     def _ready(self, rank: int, gpu_uuid: str | None) -> None:
         state = self.ranks[rank]
-        state.is_ready, state.gpu_uuid = True, gpu_uuid
-        same = [r for r, other in self.ranks.items() if r != rank and gpu_uuid and other.gpu_uuid == gpu_uuid]
-        if same:
+        state.is_ready = True
+        bound = self.job.places[rank].gpu
+        if gpu_uuid != bound:
             raise NodeError(
-                f"ranks {same[0]} and {rank} have the same GPU {gpu_uuid}",
+                f"rank {rank} was bound to GPU {bound}, but computes on {gpu_uuid}",
                 where=f"shard {self.job.shard}",
-                fix="check CUDA_VISIBLE_DEVICES and the job's gres: one rank needs one GPU of its own",
+                fix="look for what sets CUDA_VISIBLE_DEVICES when Python starts (sitecustomize, a wrapper of python)",
             )
 
     def _lose(self, rank: int, how: str) -> None:

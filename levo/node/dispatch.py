@@ -40,8 +40,12 @@ class Dispatch:
     @property
     def open(self) -> int:
         """Songs without a committed row."""
-        held = sum(len(holding.engine) + len(holding.leaving) for holding in self.held.values())
-        return len(self.waiting) + len(self.given_up) + held
+        return len(self.waiting) + len(self.given_up) + self.in_work
+
+    @property
+    def in_work(self) -> int:
+        """Songs that ranks have."""
+        return sum(len(holding.engine) + len(holding.leaving) for holding in self.held.values())
 
     def join(self, rank: int) -> None:
         """A rank is started; it has its share of the songs from now on."""

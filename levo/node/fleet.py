@@ -41,11 +41,11 @@ class Fleet:
         self.context = multiprocessing.get_context("spawn")
         self.members: dict[int, _Member] = {}
 
-    def start(self, order: RankOrder, gpu: str | None) -> None:
-        """Start a rank. gpu: its value of CUDA_VISIBLE_DEVICES; None for a CPU rank."""
+    def start(self, order: RankOrder) -> None:
+        """Start a rank. It sees its own GPU only, named by UUID: numbers mean something else in every environment."""
         ours, theirs = self.context.Pipe()
         process = self.context.Process(target=rank.main, args=(order, theirs), name=f"rank-{order.rank}")
-        with _environment({**ONE_THREAD, "CUDA_VISIBLE_DEVICES": gpu or ""}):
+        with _environment({**ONE_THREAD, "CUDA_VISIBLE_DEVICES": order.place.gpu or ""}):
             process.start()
         theirs.close()
         self.members[order.rank] = _Member(process, ours)

@@ -159,6 +159,15 @@ class Lease:
                     return
 
 
+def last_holder(paths: ShardPaths) -> tuple[float, Holder | None] | None:
+    """(time of the last renewal, who held or holds the lease; None when that is unreadable), for whoever only looks.
+
+    None when nobody ever held it. Raises OSError.
+    """
+    number = _highest(paths.lease) if paths.lease.is_dir() else 0
+    return _read(_file(paths.lease, number)) if number else None
+
+
 class _Watch:
     """A newcomer's view of the lease over its wait."""
 

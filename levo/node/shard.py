@@ -5,18 +5,20 @@ what is missing, and seals the shard when every song has a row. Two attempts in 
 committed none end the shard for good; `levo retry RUN` gives it another chance.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from levo.errors import EXIT_MORE_TO_DO, EXIT_OK, NodeError
+from levo.errors import EXIT_MORE_TO_DO, EXIT_OK, FailedForGood, LevoError, NodeError
 from levo.node.attempt import Attempt, Job, Outcome
+from levo.node.devices import choose_places
 from levo.node.journal import Journal, claim_attempt
 from levo.node.lease import Lease
-from levo.node.machine import choose_devices
 from levo.node.making import REAL
 from levo.node.paths import RunPaths, ShardPaths
 from levo.node.retry import ENOUGH, is_sealed
 from levo.node.seal import seal
+from levo.node.slurm import this_job
 from levo.node.standing import Standing, read_standing
 from levo.node.stopping import Stopped, StopSignals
 from levo.settings import Settings, of_run
@@ -84,25 +86,37 @@ class _Run:
         self.journal = Journal(paths, attempt)
 
     def go(self, lease: Lease, signals: StopSignals, maker: str) -> int:
-        """Make, then seal. Returns an exit code."""
+        """Make, then seal. Returns an exit code; how it ended otherwise is in the journal before it is raised."""
+        try:
+            return self._go(lease, signals, maker)
+        except Stopped as stopped:
+            self.journal.write("stop", signal=str(stopped))
+            raise
+        except LevoError as error:
+            self.journal.write("failed", error=error.what, for_good=isinstance(error, FailedForGood))
+            raise
+
+    def _go(self, lease: Lease, signals: StopSignals, maker: str) -> int:
         standing = read_standing(self.paths, self.songs, self.say)
         n_done, n_missing = len(self.songs) - len(standing.missing), len(standing.missing)
         in_flight = f"{standing.in_flight} were in flight at the last attempt"
         self.say(f"resuming: {n_done} songs done, {n_missing} to make, {in_flight}")
-        self.journal.write("start", done=n_done, missing=n_missing, in_flight=standing.in_flight)
+        so_far = standing.tally.as_json()
+        self.journal.write("start", done=n_done, missing=n_missing, in_flight=standing.in_flight, so_far=so_far)
         if standing.missing:
             self._refuse_hopeless(standing)
             outcome = self._make(standing, lease, signals, maker)
             if outcome.n_open:
                 return self._unfinished(outcome, signals)
         signals.at_once = False
-        self.say(str(seal(self.paths, list(self.songs), self.settings, self.attempt)))
-        self.journal.write("sealed")
+        summary = seal(self.paths, list(self.songs), self.settings, self.attempt)
+        self.say(str(summary))
+        self.journal.write("sealed", so_far=summary.tally.as_json(), bill=json.loads(summary.bill.as_json()))
         return EXIT_OK
 
     def _refuse_hopeless(self, standing: Standing) -> None:
         if standing.fruitless >= ENOUGH:
-            raise NodeError(
+            raise FailedForGood(
                 f"shard {self.paths.number} has failed for good: {standing.fruitless} attempts in a row made no song "
                 f"({len(standing.missing)} are missing)",
                 where=f"{self.paths.work}/log-a*.txt",
@@ -110,7 +124,7 @@ class _Run:
             )
 
     def _make(self, standing: Standing, lease: Lease, signals: StopSignals, maker: str) -> Outcome:
-        node = self.settings.node
+        slurm = this_job(self.say)
         job = Job(
             run_dir=self.run_dir,
             shard=self.paths.number,
@@ -120,7 +134,9 @@ class _Run:
             songs=standing.missing,
             n_songs=len(self.songs),
             losses=standing.losses,
-            gpus=choose_devices(node.device, node.ranks),
+            places=choose_places(self.settings, slurm, self.say),
+            slurm=slurm,
+            tally=standing.tally,
         )
         signals.at_once = False
         return Attempt(job, self.journal, lease, signals, self.say).run()
