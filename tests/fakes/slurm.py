@@ -61,7 +61,7 @@ SCRIPTS = {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT, "squeue": SQUEUE, "sc
 ANSWERS = {
     "sinfo": "normal|288|800000|gpu:gh200:4(S:0-3)|gh200,nvme|1-00:00:00|REQUEUE\n"
     "scavenge|288|800000|gpu:gh200:4(S:0-3)|gh200|infinite|CANCEL\ncpu|64|256000|(null)|(null)|4:00:00|OFF\n",
-    "sacctmgr": "lab|normal,long\n",
+    "sacctmgr": "lab\n",
     "scontrol": "MinJobAge = 300 sec\nMaxArraySize = 1001\n",
 }
 
