@@ -46,6 +46,16 @@ def bench_lm(
     lm.run(lm.Load(slots, *frames, seconds, memory_gib, sync_ticks, cold), baselines=baselines)
 
 
+@bench_app.command("codec")
+def bench_codec(
+    kernels: Annotated[bool, typer.Option(help="List the kernels of a step and of a window.")] = False,
+) -> None:
+    """Time flow, VAE and PCM of a window, beside the plain networks, with their errors against float32."""
+    from levo.bench import codec
+
+    codec.run(kernels=kernels)
+
+
 def _size(text: str) -> tuple[int, int]:
     slots, _, positions = text.partition("x")
     if not (slots.isdigit() and positions.isdigit()):
