@@ -80,11 +80,11 @@ class Ledger:
                 _add(self.lost, self.keys[key])
                 self.keys[key] = {}
 
-    def sync(self) -> None:
-        """Write the ledger now. Raises OSError."""
+    def state(self) -> "RankLedger":
+        """All that is booked by now."""
         with self.lock:
             now = self.clock()
-            state = RankLedger(
+            return RankLedger(
                 attempt=self.attempt,
                 rank=self.rank,
                 wall_s=now - self.begin_s,
@@ -93,8 +93,12 @@ class Ledger:
                 lost=dict(self.lost),
                 by_song=self._by_song(),
             )
+
+    def sync(self) -> None:
+        """Write the ledger now. Raises OSError."""
+        content = vars(self.state())  # not asdict: it copies song by song, and holds up the rank's thread meanwhile
         with whole_file(self.path) as file:
-            file.write(json.dumps(asdict(state), ensure_ascii=False).encode())
+            file.write(json.dumps(content, ensure_ascii=False).encode())
 
     def close(self) -> None:
         """Write it for the last time. What has not been booked is lost work."""
