@@ -133,7 +133,11 @@ def measure_parts(model: Model, load: Load, ours: Found) -> Parts:
             forget()
             steps.append(measure_step())
     n_windows = len(window_starts(max(1, int(mean)), model.config.codec.window))
-    return Parts(mean, longest, config.max_delay, load.steps, n_windows, *steps, flow_s, flow_50, vae_s, ticks, ours)
+    upstream, batched, static, recipe = steps
+    return Parts(
+        mean, longest, config.max_delay, load.steps, n_windows, upstream, batched, static, recipe, flow_s, flow_50, vae_s,
+        ticks, ours,
+    )  # fmt: skip
 
 
 def time_ticks(lm: LM, pad_id: int, mean: int, live: tuple[float, float]) -> Ticks:
@@ -203,7 +207,8 @@ def share_prefix(phase: Phase, slots: int) -> None:
 
 def cumulative(parts: Parts) -> Iterator[Row]:
     """From upstream's loop to ours, each row on top of the one before."""
-    before = first = None
+    before: float | None = None
+    first: float | None = None
     for change, batch, how, cost in _steps(parts):
         speed = parts.mean / FRAME_RATE / cost.song_s
         gain = None if before is None else speed / before

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from levo.bench.card import cpu_name, show
-from levo.bench.song_calibration import point_of, write_calibration
+from levo.bench.card import show
 from levo.bench.song_device import Energy, Memory, forget, kernel_share, memory
 from levo.bench.song_line import Line, Load, get_model
 from levo.bench.song_publics import Publics, time_publics
@@ -151,12 +150,11 @@ class Found:
 
 @dataclass(frozen=True)
 class Extras:
-    """What is measured beside. calibration: the file that gets these speeds."""
+    """How long, and what is measured beside. profile_s: seconds under the profiler."""
 
     seconds: float
     profile_s: float = 0
     baselines: bool = False
-    calibration: Path | None = None
 
 
 def run(load: Load, extras: Extras) -> None:
@@ -171,11 +169,6 @@ def run(load: Load, extras: Extras) -> None:
     forget()
     publics = time_publics(model, load, found.encode_thread_s) if extras.baselines else None
     result = as_result(load, found, publics)
-    if extras.calibration is not None:
-        upstream = publics.upstream.x_realtime if publics else None
-        point = point_of(load, found.speed.stage_s, found.speed.song_s)
-        write_calibration(extras.calibration, device_name(), point, load_s + found.engine_s, upstream)
-        result["calibration"] = str(extras.calibration)
     title = f"song: {load.shortest}-{load.longest} frames, {load.slots} slots, {load.steps} steps"
     show(title, table(found, publics), result)
 
@@ -235,11 +228,6 @@ def run_for(line: Line, seconds: float, look: Callable[[], None] | None = None) 
         line.step()
         if look is not None:
             look()
-
-
-def device_name() -> str:
-    """The GPU's name, or the CPU's."""
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else cpu_name()
 
 
 def as_result(load: Load, found: Found, publics: Publics | None) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def kernel_share(work: Callable[[], None]) -> tuple[float, float] | None:
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         work()
         torch.cuda.synchronize()
-    results = profiler.profiler.kineto_results  # type: ignore[union-attr]
+    results = profiler.profiler.kineto_results
     on_device = (event for event in results.events() if event.device_type() == DeviceType.CUDA)
     spans = [(event.start_ns(), event.duration_ns()) for event in on_device]
     return covered(np.array(spans, dtype=np.int64))

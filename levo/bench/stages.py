@@ -15,7 +15,6 @@ import numpy as np
 from levo.bench.card import show
 from levo.bench.song import STAGES, scratch
 from levo.bench.song_line import Line, Load, get_model
-from levo.engine.request import Request
 from levo.songs.song import FRAME_RATE, Song
 
 SEED, OTHER_SEED = 831001, 831002
@@ -60,15 +59,13 @@ class Stages:
             requests = [replace(r, tokens=self.tokens[_name(s)]) for r, s in zip(requests, songs, strict=True)]
         before, begin = line.ledger.state().by_stage, time.perf_counter()
         encoded, written = len(line.encode_s), line.parts.seconds
-        done = line.make(requests)
+        done = sorted(line.make(requests), key=lambda finished: finished.key)
         all_s, after = time.perf_counter() - begin, line.ledger.state().by_stage
         spent = {f"{stage}_s": after.get(stage, 0.0) - before.get(stage, 0.0) for stage in STAGES}
         # On disk they are other threads' work, and the line is idle until they are done.
         spent |= {"encode_s": sum(line.encode_s[encoded:]), "write_s": line.parts.seconds - written}
-        for finished, request, song in zip(
-            sorted(done, key=lambda d: d.key), sorted(requests, key=_key), songs, strict=True
-        ):
-            assert finished.tokens is not None and finished.key == request.key
+        for finished, song in zip(done, songs, strict=True):
+            assert finished.tokens is not None and finished.key == song.line
             self.tokens.setdefault(_name(song), finished.tokens)
         frames = sum(d.tokens.shape[1] * s.renditions for d, s in zip(done, songs, strict=True) if d.tokens is not None)
         return Take(
@@ -90,10 +87,6 @@ class Stages:
 
 def _name(song: Song) -> tuple[int, int]:
     return song.seed, song.max_frames
-
-
-def _key(request: Request) -> int:
-    return request.key
 
 
 def run(load: Load, caps: Sequence[int]) -> None:

@@ -62,14 +62,24 @@ def bench_song(
     model: ModelDir = None,
     profile: Annotated[float, typer.Option(min=0, help="Seconds under the profiler, for the idle share.")] = 0,
     baselines: Annotated[bool, typer.Option("--baselines", help="Time the recipe and upstream's loop beside.")] = False,
-    calibration: Annotated[Path | None, typer.Option(help="Speed file that gets this measurement.")] = None,
 ) -> None:
     """Run songs from lyrics to FLAC on disk in steady state: speed, memory, energy, cost."""
     from levo.bench import song
     from levo.bench.song_line import Load
 
     load = Load(*frames, slots=slots, memory_gib=memory_gib, steps=steps, model=model)
-    song.run(load, song.Extras(seconds, profile, baselines, calibration))
+    song.run(load, song.Extras(seconds, profile, baselines))
+
+
+@bench_app.command("calibrate")
+def bench_calibrate(
+    speeds: Annotated[Path, typer.Argument(metavar="CALIBRATION", help="Speed file; made if there is none.")],
+    outputs: Annotated[list[Path], typer.Argument(metavar="OUTPUT...", help="What `levo bench song` printed.")],
+) -> None:
+    """Put what `levo bench song` measured into the speed file that estimates and plans read."""
+    from levo.bench.song_calibration import calibrate
+
+    print(calibrate(speeds, outputs))
 
 
 @bench_app.command("ablation")
