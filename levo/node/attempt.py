@@ -13,6 +13,7 @@ from levo.node.dispatch import Dispatch
 from levo.node.fleet import Fleet, Lost
 from levo.node.journal import Journal
 from levo.node.lease import Lease
+from levo.node.making import SLOTS_GPU
 from levo.node.messages import (
     Broken,
     Bye,
@@ -84,7 +85,7 @@ class Attempt:
         self.signals = signals
         self.say = say
         node = job.settings.node
-        self.dispatch = Dispatch(job.songs, job.losses, job.settings.engine.slots, node.retries)
+        self.dispatch = Dispatch(job.songs, job.losses, job.settings.engine.slots or SLOTS_GPU, node.retries)
         self.predicted_s = {song.song_id: song.predicted_frames / FRAME_RATE for song in job.songs}
         n_done = job.n_songs - len(job.songs)
         self.progress = Progress(job.n_songs, n_done, sum(self.predicted_s.values()), say)

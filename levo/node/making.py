@@ -13,6 +13,7 @@ import numpy as np
 
 from levo.engine.request import Book, Finished, Request, Sampling
 from levo.errors import ModelError
+from levo.node.kernel_cache import use_kernel_cache
 from levo.settings import Settings
 from levo.songs.prompts import Prompt, PromptBook
 from levo.songs.song import Song
@@ -23,6 +24,9 @@ if TYPE_CHECKING:  # torch takes seconds to import, and the parent of a shard ne
 
 GEMM_ROWS_GPU, GEMM_ROWS_CPU = 128, 16
 """Row counts at which rows do not depend on each other, by measurement (design: The engine, 3)."""
+
+SLOTS_GPU, SLOTS_CPU = 64, 8
+"""Slots where the settings name none. On a GPU as many as gemm_rows holds: memory decides how many are taken."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,10 @@ def making_of(
     """A model in memory as a rank gets it."""
     from levo.engine.engine import Engine
 
-    booked = after_the_device(book) if recipe.device != "cpu" else book
+    booked = book
+    if recipe.device != "cpu":
+        use_kernel_cache()
+        booked = after_the_device(book)
 
     def new_engine() -> EngineLike:
         return Engine(
@@ -153,7 +160,7 @@ def recipe_of(settings: Settings, device: str) -> Recipe:
         model_dir=Path(settings.model),
         device=device,
         dtype=dtype,
-        slots=engine.slots,
+        slots=engine.slots or (SLOTS_GPU if on_gpu else SLOTS_CPU),
         gemm_rows=rows,
         sampling=Sampling(**settings.sampling.model_dump()),
         codec_steps=settings.codec.steps,

@@ -32,6 +32,10 @@ SHARD_SCHEMA = pa.schema(
 )
 
 _BATCH_ROWS = 65536
+CODEC_STAGES = ("flow", "vae", "encode", "write")
+"""Stages that every file of a song goes through."""
+MOST_SLOTS = 64
+"""What a GPU rank has when the settings name no number."""
 
 
 class Point(BaseModel):
@@ -60,9 +64,6 @@ class Point(BaseModel):
         return sum(self.stages.values()) - self.codec_s
 
 
-CODEC_STAGES = ("flow", "vae", "encode", "write")
-
-
 class Calibration(BaseModel):
     """How fast songs are made: measured somewhere, once. config/calibration.brief.json holds the brief's figures.
 
@@ -86,7 +87,7 @@ class Calibration(BaseModel):
         """What holds for a RUN: the points at the measured slots nearest to its own, with its flow steps."""
         if not self.points:
             return self
-        wanted, steps = settings.engine.slots, settings.codec.steps
+        wanted, steps = settings.engine.slots or MOST_SLOTS, settings.codec.steps
         slots = min({point.slots for point in self.points}, key=lambda n: (abs(n - wanted), n))
         chosen = [point.at_steps(steps) for point in self.points if point.slots == slots]
         return self.model_copy(update={"points": tuple(sorted(chosen, key=lambda point: point.frames))})
