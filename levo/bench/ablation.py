@@ -135,8 +135,8 @@ def measure_parts(model: Model, load: Load, ours: Found) -> Parts:
     n_windows = len(window_starts(max(1, int(mean)), model.config.codec.window))
     upstream, batched, static, recipe = steps
     return Parts(
-        mean, longest, config.max_delay, load.steps, n_windows, upstream, batched, static, recipe, flow_s, flow_50, vae_s,
-        ticks, ours,
+        mean, longest, config.max_delay, load.steps, n_windows, upstream, batched, static, recipe,
+        flow_s, flow_50, vae_s, ticks, ours,
     )  # fmt: skip
 
 
