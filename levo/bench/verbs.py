@@ -109,6 +109,14 @@ def bench_stages(
     from levo.bench.song_line import Load
 
     stages.run(Load(caps[0], caps[-1], slots=2, steps=steps, model=model), caps)
+@bench_app.command("codec")
+def bench_codec(
+    kernels: Annotated[bool, typer.Option(help="List the kernels of a step and of a window.")] = False,
+) -> None:
+    """Time flow, VAE and PCM of a window, beside the plain networks, with their errors against float32."""
+    from levo.bench import codec
+
+    codec.run(kernels=kernels)
 
 
 def _size(text: str) -> tuple[int, int]:
