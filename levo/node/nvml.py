@@ -38,7 +38,7 @@ class Nvml:
         handle = self._handle(name)
         if name.startswith("MIG-"):
             handle = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
-        return None if handle is None else self._ask("nvmlDeviceGetIndex", handle)
+        return self._ask("nvmlDeviceGetIndex", handle)
 
     def cores(self, name: str) -> frozenset[int]:
         """Cores of the NUMA node that the GPU hangs on."""
@@ -59,6 +59,8 @@ class Nvml:
         return self._ask("nvmlDeviceGetHandleByUUID", name)
 
     def _ask(self, function: str, *arguments: Any, **named: Any) -> Any:
+        if arguments[0] is None:  # what it is about is not known
+            return None
         try:
             return getattr(self.pynvml, function)(*arguments, **named)
         except (self.pynvml.NVMLError, self.pynvml.NVMLLibraryMismatchError):
