@@ -65,6 +65,9 @@ class NodeSettings(_Section):
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: every GPU of the job, else the CPU.")
     ranks: int | None = Field(None, ge=1, description="Rank processes; null: one a GPU, or one on a CPU.")
+    ranks_per_gpu: int = Field(
+        1, ge=1, description="Ranks that may share a GPU, its memory split evenly; each is billed as a GPU of its own."
+    )
     dtype: Literal["auto", "float32", "float16"] = Field("auto", description="auto: float16 on a GPU, else float32.")
     part_songs: int = Field(4, ge=1, description="Songs of a rank that are committed together as one part.")
     part_seconds: float = Field(60, gt=0, description="A part is committed at the latest after this many seconds.")

@@ -19,6 +19,7 @@ from levo.node.disk import whole_file
 from levo.node.paths import ShardPaths
 
 SYNC_S = 1.0
+HEAD_BYTES = 4096
 LOAD, IDLE = "load", "idle"
 Stages = dict[str, float]
 
@@ -159,6 +160,21 @@ class RankLedger:
         for stages in (*self.by_song.values(), self.lost):
             _add(total, stages)
         return total
+
+
+def read_head(path: Path) -> RankLedger:
+    """A ledger without its songs, which are nearly all of the file. Raises OSError; ValueError when it is damaged.
+
+    Rests on by_song being the last field.
+    """
+    with path.open("rb") as file:
+        head, found, _ = file.read(HEAD_BYTES).partition(b', "by_song"')
+    if not found:
+        raise ValueError("not a ledger")
+    try:
+        return RankLedger(**json.loads(head + b"}"), by_song={})
+    except TypeError as error:
+        raise ValueError(f"not a ledger: {error}") from None
 
 
 def read_ledgers(paths: ShardPaths) -> list[RankLedger]:

@@ -204,6 +204,13 @@ def read_shard(shards_parquet: Path, shard: int) -> list[Song]:
     return [Song(**{name: row[name] for name in SONG_SCHEMA.names}) for row in rows]
 
 
+def read_costs(shards_parquet: Path, shard: int) -> dict[str, float]:
+    """Predicted GPU-seconds of the songs of one shard, by id; of a plan that read_shard has read."""
+    with pq.ParquetFile(shards_parquet) as plan:
+        table = plan.read_row_group(shard, columns=["song_id", "predicted_gpu_seconds"])
+    return dict(zip(table["song_id"].to_pylist(), table["predicted_gpu_seconds"].to_pylist(), strict=True))
+
+
 @dataclass(frozen=True)
 class _Kept:
     """RUN/plan/kept.json: what the RUN's plan was made from. Snakemake deletes declared outputs; this is none."""
