@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from levo.bench.card import show
-from levo.bench.song_device import Energy, Memory, forget, kernel_share, memory
+from levo.bench.song_device import Memory, forget, joules, kernel_share, memory
 from levo.bench.song_line import Line, Load, get_model
 from levo.bench.song_publics import Publics, time_publics
 from levo.bench.song_soak import Soak
@@ -46,7 +46,7 @@ class Mark:
     joules: float | None
 
     @classmethod
-    def now(cls, line: Line, energy: Energy) -> "Mark":
+    def now(cls, line: Line) -> "Mark":
         decoder = line.decoder
         return cls(
             at_s=time.perf_counter(),
@@ -61,7 +61,7 @@ class Mark:
             preempted=decoder.n_preempted,
             encode_s=sum(line.encode_s),
             write_s=line.parts.seconds,
-            joules=energy.joules(),
+            joules=joules(),
         )
 
 
@@ -117,7 +117,7 @@ def speed_between(begin: Mark, end: Mark) -> Speed:
         alone = 1 / a_second if a_second > 0 else None
         lines.append(Stage(stage, spent[stage], spent[stage] / wall, a_second, alone))
     idle = spent["idle"] / wall
-    joules = None if begin.joules is None or end.joules is None else end.joules - begin.joules
+    energy = None if begin.joules is None or end.joules is None else end.joules - begin.joules
     speed = (1 - idle) / sum(line.a_second for line in lines)
     return Speed(
         wall_s=wall,
@@ -127,7 +127,7 @@ def speed_between(begin: Mark, end: Mark) -> Speed:
         x_realtime_counted=counted_s / wall,
         host_idle_share=idle,
         preempted=end.preempted - begin.preempted,
-        joules_a_second=None if joules is None else joules / (speed * wall),
+        joules_a_second=None if energy is None else energy / (speed * wall),
         stages=tuple(lines),
     )
 
@@ -196,12 +196,11 @@ class scratch:
 
 def measure(line: Line, extras: Extras, load_s: float) -> Found:
     """Warm up, then time `seconds` of steady state, then the profile's seconds."""
-    energy = Energy()
     line.warm_up()
     soak = Soak(line)
-    begin = Mark.now(line, energy)
+    begin = Mark.now(line)
     run_for(line, extras.seconds, soak.look)
-    end = Mark.now(line, energy)
+    end = Mark.now(line)
     ticks = end.n_ticks - begin.n_ticks
     live = (end.main_frames - begin.main_frames) / ticks, (end.sub_frames - begin.sub_frames) / ticks
     kernels = kernel_share(lambda: run_for(line, extras.profile_s)) if extras.profile_s else None
@@ -233,7 +232,7 @@ def run_for(line: Line, seconds: float, look: Callable[[], None] | None = None) 
 def as_result(load: Load, found: Found, publics: Publics | None) -> dict[str, Any]:
     """The JSON's own keys; those of the issue are flat."""
     speed = found.speed
-    joules = speed.joules_a_second
+    energy = speed.joules_a_second
     used = found.memory
     result: dict[str, Any] = {
         "load": {**asdict(load), "model": None if load.model is None else str(load.model)},
@@ -248,8 +247,8 @@ def as_result(load: Load, found: Found, publics: Publics | None) -> dict[str, An
         "peak_memory_gib": used.used_gib if used else None,
         "free_share": used.free_share if used else None,
         "peak_allocated_gib": found.peak_allocated_gib,
-        "joules_per_song": None if joules is None else joules * speed.song_s,
-        "watts": None if joules is None else joules * speed.x_realtime,
+        "joules_per_song": None if energy is None else energy * speed.song_s,
+        "watts": None if energy is None else energy * speed.x_realtime,
         "idle_share": None if found.kernels is None else 1 - found.kernels[0],
         "profiled_s": None if found.kernels is None else found.kernels[1],
         "host_idle_share": speed.host_idle_share,

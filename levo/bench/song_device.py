@@ -3,7 +3,6 @@
 On a CPU the answers are None.
 """
 
-import ctypes
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,32 +10,20 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from levo.node.nvml import nvml
+
 GIB = 2**30
 
 
-class Energy:
-    """The card's own energy counter, by NVML. joules() is None where there is none."""
-
-    def __init__(self) -> None:
-        self.library: ctypes.CDLL | None = None
-        if not torch.cuda.is_available():
-            return
-        try:
-            library = ctypes.CDLL("libnvidia-ml.so.1")
-        except OSError:
-            return
-        self.handle = ctypes.c_void_p()
-        uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}".replace("GPU-GPU-", "GPU-").encode()
-        found = library.nvmlInit_v2() or library.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(self.handle))
-        self.library = None if found else library
-
-    def joules(self) -> float | None:
-        """Since the driver was loaded."""
-        if self.library is None:
+def joules() -> float | None:
+    """What the card has used since its driver was loaded, by its own counter; None where nobody counts."""
+    if not torch.cuda.is_available():
+        return None
+    with nvml() as library:
+        if isinstance(library, str):
             return None
-        millijoules = ctypes.c_ulonglong()
-        failed = self.library.nvmlDeviceGetTotalEnergyConsumption(self.handle, ctypes.byref(millijoules))
-        return None if failed else millijoules.value / 1000
+        name = library.name(str(torch.cuda.get_device_properties(0).uuid).removeprefix("GPU-"))
+        return None if name is None else library.joules(name)
 
 
 @dataclass(frozen=True)

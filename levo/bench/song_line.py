@@ -23,6 +23,7 @@ from levo.engine.request import Finished, Request
 from levo.errors import NodeError
 from levo.model import checkpoint
 from levo.model.checkpoint import Model
+from levo.node.devices import Place
 from levo.node.ledger import Ledger
 from levo.node.machine import machine, peak_memory_bytes
 from levo.node.making import Recipe, making_of, recipe_of, request_of
@@ -145,7 +146,7 @@ class Line(AbstractContextManager["Line"]):
         assert isinstance(engine, Engine) and engine.decoder is not None
         self.engine, self.decoder = engine, engine.decoder
         self.engine_s = time.perf_counter() - begin
-        order = RankOrder(folder, 0, 1, 0, self.recipe.device, "levo.bench", load.settings, os.getpid())
+        order = RankOrder(folder, 0, 1, 0, Place(), "levo.bench", load.settings, os.getpid())
         self.rows = RowMaker(order, self.recipe, making, machine(self.recipe.device))
         self.parts = _TimedParts(paths, 1, 0)
         node = load.settings.node

@@ -3,7 +3,6 @@
 Lyrics are read by a byte-level tokenizer (the tiny model's), so that songs begin as text here too.
 """
 
-import math
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from levo.bench.random_checkpoint import VAE_JSON, full_codec
+from levo.bench.random_checkpoint import VAE_JSON, fixed_value, full_codec, spread
 from levo.bench.sizes import random_lm, v2_large
 from levo.model import tiny
 from levo.model.checkpoint import Model
@@ -59,18 +58,11 @@ def _state(shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> dict[
 
 
 def _tensor(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    device = generator.device
-    if name == "normfeat.sum_x":
-        return torch.zeros(shape, device=device)
-    if name in ("normfeat.counts", "normfeat.sum_x2"):
-        return torch.full(shape, 2e5, device=device)
-    if name.endswith("weight") and ("norm" in name or ".ln_" in name):
-        return torch.ones(shape, device=device)
-    if name.endswith(("weight_g", "alpha")):
-        return torch.full(shape, 0.5, device=device)
-    small = name.endswith(("bias", "beta")) or "table" in name or "wpe" in name
-    fan_in = shape[0] if ".h." in name else math.prod(shape[1:])
-    return torch.randn(shape, generator=generator, device=device).mul_(0.02 if small else 1 / math.sqrt(fan_in))
+    """As random_checkpoint fills it, from the device's own numbers."""
+    value = fixed_value(name)
+    if value is not None:
+        return torch.full(shape, value, device=generator.device)
+    return torch.randn(shape, generator=generator, device=generator.device).mul_(spread(name, shape))
 
 
 def _encoder(config: LMConfig) -> TextEncoder:

@@ -109,6 +109,8 @@ def bench_stages(
     from levo.bench.song_line import Load
 
     stages.run(Load(caps[0], caps[-1], slots=2, steps=steps, model=model), caps)
+
+
 @bench_app.command("codec")
 def bench_codec(
     kernels: Annotated[bool, typer.Option(help="List the kernels of a step and of a window.")] = False,

@@ -160,13 +160,18 @@ def recipe_of(settings: Settings, device: str) -> Recipe:
         model_dir=Path(settings.model),
         device=device,
         dtype=dtype,
-        slots=engine.slots or (SLOTS_GPU if on_gpu else SLOTS_CPU),
+        slots=slots_of(settings, on_gpu=on_gpu),
         gemm_rows=rows,
         sampling=Sampling(**settings.sampling.model_dump()),
         codec_steps=settings.codec.steps,
         codec_guidance=settings.codec.guidance,
         memory_gib=engine.memory_gib,
     )
+
+
+def slots_of(settings: Settings, *, on_gpu: bool) -> int:
+    """Slots of a rank."""
+    return settings.engine.slots or (SLOTS_GPU if on_gpu else SLOTS_CPU)
 
 
 def prompt_tokens(song: Song, making: Making) -> np.ndarray | None:

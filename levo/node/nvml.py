@@ -55,6 +55,11 @@ class Nvml:
         running = self._ask("nvmlDeviceGetComputeRunningProcesses", handle) or ()
         return Usage(memory.used if memory else 0, tuple(process.pid for process in running))
 
+    def joules(self, name: str) -> float | None:
+        """Energy that it has used since the driver was loaded."""
+        millijoules = self._ask("nvmlDeviceGetTotalEnergyConsumption", self._handle(name))
+        return None if millijoules is None else millijoules / 1000
+
     def _handle(self, name: str) -> Any:
         return self._ask("nvmlDeviceGetHandleByUUID", name)
 
