@@ -55,3 +55,7 @@ class NodeError(LevoError):
     """A shard cannot run here, or ended for good without all its songs."""
 
     exit_code = EXIT_FAILED
+
+
+class FailedForGood(NodeError):
+    """Another attempt at the shard would end like this one, until somebody mends the cause."""

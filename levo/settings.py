@@ -42,7 +42,9 @@ class SamplingSettings(_Section):
 class EngineSettings(_Section):
     """How the language model runs on one rank."""
 
-    slots: int = Field(8, ge=1, le=64, description="Songs decoded at once on one rank.")
+    slots: int | None = Field(
+        None, ge=1, le=64, description="Songs decoded at once on one rank, at most; null: 64 on a GPU, 8 on a CPU."
+    )
     gemm_rows: int | None = Field(
         None, ge=16, description="Fixed row count of every decode GEMM; null: 128 on a GPU, 16 on a CPU."
     )
@@ -63,6 +65,9 @@ class NodeSettings(_Section):
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: every GPU of the job, else the CPU.")
     ranks: int | None = Field(None, ge=1, description="Rank processes; null: one a GPU, or one on a CPU.")
+    ranks_per_gpu: int = Field(
+        1, ge=1, description="Ranks that may share a GPU, its memory split evenly; each is billed as a GPU of its own."
+    )
     dtype: Literal["auto", "float32", "float16"] = Field("auto", description="auto: float16 on a GPU, else float32.")
     part_songs: int = Field(4, ge=1, description="Songs of a rank that are committed together as one part.")
     part_seconds: float = Field(60, gt=0, description="A part is committed at the latest after this many seconds.")

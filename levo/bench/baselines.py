@@ -91,18 +91,18 @@ def sample_eagerly(logits: Tensor, sampling: Sampling, history: Tensor, generato
     return torch.cat((drawn, probabilities[:, 1:].argmax(-1)), dim=1)
 
 
-def time_upstream(lm: LM, positions: int, steps: int = 20) -> StepTime:
-    """One song at `positions` filled positions, eager."""
-    config, rows = lm.config, 2
+def time_upstream(lm: LM, positions: int, steps: int = 20, batch: int = 1) -> StepTime:
+    """One song (or a batch, which upstream's code refuses) at `positions` filled positions, eager."""
+    config, rows = lm.config, 2 * batch
     caches = CatCache(lm, rows, positions, config.num_layers), CatCache(lm, rows, positions, config.num_layers_sub)
-    return _time(lm, 1, caches, steps, captured=False)
+    return _time(lm, batch, caches, steps, captured=False)
 
 
-def time_recipe(lm: LM, batch: int, length: int, steps: int = 20) -> StepTime:
-    """A fixed batch over a buffer of `length` positions, captured."""
+def time_recipe(lm: LM, batch: int, length: int, steps: int = 20, *, captured: bool = True) -> StepTime:
+    """A fixed batch over a buffer of `length` positions."""
     config, rows = lm.config, 2 * batch
     caches = StaticBuffer(lm, rows, length, config.num_layers), StaticBuffer(lm, rows, length, config.num_layers_sub)
-    return _time(lm, batch, caches, steps, captured=True)
+    return _time(lm, batch, caches, steps, captured=captured)
 
 
 def _time(lm: LM, batch: int, caches: tuple[Attend, Attend], steps: int, *, captured: bool) -> StepTime:
@@ -117,7 +117,7 @@ def _time(lm: LM, batch: int, caches: tuple[Attend, Attend], steps: int, *, capt
 
     for _ in range(3):
         logits = forward()
-    if captured:
+    if captured and device.type == "cuda":
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             logits = forward()

@@ -11,9 +11,9 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import levo
-from levo.errors import NodeError
 
 UNKNOWN = "unknown"
 GPU_FACTS = (
@@ -45,7 +45,6 @@ class Machine:
     gpu_name: str | None
     gpu_uuid: str | None
     host: str
-    slurm_job_id: str | None
 
 
 def machine(device: str) -> Machine:
@@ -60,7 +59,6 @@ def machine(device: str) -> Machine:
         numpy_version=version("numpy"),
         device="cuda" if on_gpu else "cpu",
         host=socket.gethostname(),
-        slurm_job_id=os.environ.get("SLURM_JOB_ID"),
         **gpu,
     )
 
@@ -77,16 +75,31 @@ def _gpu() -> dict[str, str | None]:
         "triton_version": _version("triton"),
         "driver_version": driver_version(),
         "gpu_name": gpu.name,
-        "gpu_uuid": str(gpu.uuid),
+        "gpu_uuid": _uuid(str(gpu.uuid)),
     }
+
+
+def _uuid(number: str) -> str:
+    """As nvidia-smi prints it. CUDA may give a MIG instance its GPU's; the instance's own is in the environment."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    return first if first.startswith("MIG-") else f"GPU-{number.removeprefix('GPU-')}"
 
 
 def torch_version() -> str:
     """torch.__version__ with its build ("+cpu"), from torch's own file, without the seconds that importing it takes."""
+    return str(_torch_facts()["__version__"])
+
+
+def torch_cuda() -> str | None:
+    """The CUDA that torch is built with, in the same way; None for a build without."""
+    cuda = _torch_facts().get("cuda")
+    return None if cuda is None else str(cuda)
+
+
+def _torch_facts() -> dict[str, Any]:
     found = find_spec("torch")
     assert found is not None and found.submodule_search_locations, "torch is a dependency of this package"
-    facts = runpy.run_path(str(Path(found.submodule_search_locations[0]) / "version.py"))
-    return str(facts["__version__"])
+    return runpy.run_path(str(Path(found.submodule_search_locations[0]) / "version.py"))
 
 
 @cache
@@ -149,32 +162,8 @@ def peak_memory_bytes(device: str) -> int | None:
     return torch.cuda.max_memory_allocated()
 
 
-def choose_devices(device: str, ranks: int | None) -> list[str | None]:
-    """One entry a rank: the GPU it may see (a value for CUDA_VISIBLE_DEVICES), or None for a CPU rank.
-
-    Raises NodeError when the GPUs asked for are not here.
-    """
-    visible = [] if device == "cpu" else _visible_gpus()
-    if device == "cuda" and not visible:
-        raise NodeError(
-            "setting node.device is cuda, but no GPU is visible here",
-            where=socket.gethostname(),
-            fix="ask Slurm for GPUs (gres) and check nvidia-smi, or set node.device to auto or cpu",
-        )
-    if not visible:
-        return [None] * (ranks or 1)
-    if ranks is not None and ranks > len(visible):
-        raise NodeError(
-            f"setting node.ranks is {ranks}, but {len(visible)} GPUs are visible here",
-            where=socket.gethostname(),
-            fix="one rank needs one GPU of its own: lower node.ranks (null: one a GPU), or ask for more GPUs",
-        )
-    return list(visible[: ranks or len(visible)])
-
-
-def _visible_gpus() -> list[str]:
+def best_device() -> str:
+    """cuda where torch can use a GPU, else cpu: for what runs in this one process."""
     import torch
 
-    n_gpus = torch.cuda.device_count()
-    listed = [entry.strip() for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry.strip()]
-    return listed[:n_gpus] if listed else [str(number) for number in range(n_gpus)]
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from levo.errors import LevoError
+from levo.node.devices import Place
+from levo.node.slurm import SlurmJob
+from levo.node.tally import Tally
 from levo.settings import Settings
 from levo.songs.song import Song
 
@@ -12,18 +15,24 @@ from levo.songs.song import Song
 class RankOrder:
     """All that a rank is told when it is started.
 
-    device: "cpu" or "cuda" (the one GPU that the rank sees).  maker: dotted path "module:function" of what loads
-    the model and makes engines (levo.node.making).
+    maker: dotted path "module:function" of what loads the model and makes engines (levo.node.making).  job: the Slurm
+    job around it, if there is one.
     """
 
     run_dir: Path
     shard: int
     attempt: int
     rank: int
-    device: str
+    place: Place
     maker: str
     settings: Settings
     parent_pid: int
+    job: SlurmJob | None = None
+
+    @property
+    def device(self) -> str:
+        """cpu, or cuda: the one GPU that the rank sees."""
+        return "cpu" if self.place.gpu is None else "cuda"
 
 
 # Parent to rank
@@ -75,10 +84,10 @@ class Left:
 
 @dataclass(frozen=True)
 class Committed:
-    """A part is on disk: song id and outcome of each of its rows, and their audio's length."""
+    """A part is on disk: song id and outcome of each of its rows, and their tally."""
 
     outcomes: tuple[tuple[str, str], ...]
-    seconds: float
+    tally: Tally
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from levo.node.tables import write_table as write_table
 
-VERSION = "2"
+VERSION = "3"
 STAGES = ("prefill", "main", "sub", "flow", "vae", "encode", "write")
 """What a rank's time can be spent on for a song; `<stage>_s` is its column."""
 OUTCOMES = ("ok", "rejected", "failed")
@@ -111,12 +111,18 @@ HOW_COLUMNS = (
     _null("triton_version", TEXT, "", "Triton"),
     _null("driver_version", TEXT, "", "GPU driver"),
     _null("gpu_name", TEXT, "", "GPU model"),
-    _place("gpu_uuid", TEXT, "", "The GPU itself", nullable=True),
+    _place("gpu_uuid", TEXT, "", "The GPU itself, as nvidia-smi prints it", nullable=True),
+    _place("device_index", INT, "", "Number of the rank's GPU on the node; null without one", nullable=True),
     _place("host", TEXT, "", "Node"),
     _place("rank", INT, "", "GPU process of the node job, from 0"),
+    _place("rank_cores", TEXT, "", "Cores that the rank was bound to, as `0-3,8`; empty: to none"),
+    _place("memory_node", INT, "", "NUMA node that the rank's memory comes from first", nullable=True),
     _place("main_slot", INT, "", "Slot in the main phase; null for a song that never had one", nullable=True),
     _place("sub_slot", INT, "", "Slot in the sub phase", nullable=True),
-    _place("slurm_job_id", TEXT, "", "Slurm's number of the node job; null without Slurm", nullable=True),
+    _place("slurm_job_id", TEXT, "", "Number of the node job; null without Slurm, as the next three", nullable=True),
+    _place("slurm_restarts", INT, "", "How often Slurm had requeued the job", nullable=True),
+    _place("slurm_tasks", INT, "tasks", "Tasks of the job", nullable=True),
+    _place("slurm_cores", INT, "cores", "Cores of the job", nullable=True),
     _place("attempt", INT, "", "Which try at the shard made the song, from 1"),
 )
 

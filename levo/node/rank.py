@@ -15,11 +15,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
 from levo.engine.request import Finished
 from levo.errors import LevoError
+from levo.node.binding import bind
 from levo.node.faults import fault
 from levo.node.ledger import Ledger
 from levo.node.machine import machine, peak_memory_bytes
@@ -42,21 +43,23 @@ from levo.node.messages import (
 from levo.node.parts import PartWriter
 from levo.node.paths import RunPaths
 from levo.node.rows import RowMaker, Taken
+from levo.node.stopping import ignore_stops
+from levo.node.tally import Tally
 from levo.node.writing import Encoded, Limits, Writing
 from levo.songs.song import Song
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 IDLE_POLL_S = 0.2
 PR_SET_PDEATHSIG = 1
 
 
 def main(order: RankOrder, pipe: Connection) -> None:
     """Target of the spawned process. Ends with exit code 0 only after Bye."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    ignore_stops()
     _die_with(order.parent_pid)
+    bound = bind(order.place.cores, order.place.memory_node)
     log = RunPaths(order.run_dir).shard(order.shard).log(order.attempt, order.rank)
     _redirect_output(os.fspath(log))
+    print(f"rank {order.rank} of process {order.parent_pid}: GPU {order.place.gpu}, {bound}", flush=True)
     to_parent = _Pipe(pipe)
     try:
         _Rank(order, to_parent).run()
@@ -119,7 +122,7 @@ class _Rank:
         self.pipe = pipe
         paths = RunPaths(order.run_dir).shard(order.shard)
         self.ledger = Ledger(paths, order.attempt, order.rank)
-        recipe = recipe_of(order.settings, order.device)
+        recipe = replace(recipe_of(order.settings, order.device), memory_gib=order.place.memory_gib)
         self.making: Making = find_maker(order.maker)(recipe, self.ledger.book)
         self.engine: EngineLike = self.making.new_engine()
         facts = machine(order.device)
@@ -151,7 +154,7 @@ class _Rank:
 
     def _report(self, done: list[Encoded]) -> None:
         outcomes = tuple((encoded.song_id, str(encoded.row["outcome"])) for encoded in done)
-        self.pipe.send(Committed(outcomes, sum(encoded.seconds for encoded in done)))
+        self.pipe.send(Committed(outcomes, Tally.of_rows(encoded.row for encoded in done)))
 
     def _receive(self) -> None:
         """Take what the parent says; with an empty engine, wait for it."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from levo.engine.request import Finished, Sampling, no_book
 from levo.node.audio import pcm_sha256
-from levo.node.machine import Machine, choose_devices, machine
+from levo.node.machine import Machine, best_device, machine
 from levo.node.making import Making, Recipe, find_maker, need_model, request_of
 from levo.node.provenance import tokens_sha256
 from levo.songs.song import Song
@@ -45,7 +45,7 @@ class Remade:
 def remake(rows: list[Row], model_dir: Path | None, where: Path, maker: str) -> Remade:
     """Make these songs again, in this process. Raises ModelError when there is no model to make them with."""
     result = Remade()
-    here = machine("cpu" if choose_devices("auto", 1)[0] is None else "cuda")
+    here = machine(best_device())
     groups: dict[Recipe, list[Row]] = {}
     for row in rows:
         reason = _difference(row, here)

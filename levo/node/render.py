@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from levo.engine.request import Finished, Request, Sampling, no_book
 from levo.errors import ModelError, NodeError
 from levo.node.audio import encode_flac, member_name, pcm_sha256
-from levo.node.machine import choose_devices
+from levo.node.machine import best_device
 from levo.node.making import GEMM_ROWS_CPU, REAL, Making, Recipe, find_maker, need_model
 from levo.node.provenance import TOKENS_SCHEMA, tokens_sha256
 from levo.node.saving import write_whole
@@ -41,7 +41,7 @@ def render(tokens: Path, out: Path, model_dir: Path | None, song_ids: list[str] 
     The model must be the one that made the tokens: model_dir, or else the one recorded. Raises ModelError or NodeError.
     """
     rows = _chosen(tokens, song_ids)
-    device = "cpu" if choose_devices("auto", 1)[0] is None else "cuda"
+    device = best_device()
     rendered = Rendered()
     groups: dict[Recipe, list[Row]] = {}
     for row in rows:

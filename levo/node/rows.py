@@ -11,6 +11,7 @@ import numpy as np
 
 from levo.engine.request import Audio, Finished
 from levo.node.audio import encode_flac, member_name, pcm_sha256
+from levo.node.binding import compress
 from levo.node.machine import Machine
 from levo.node.making import Making, Recipe
 from levo.node.messages import RankOrder
@@ -39,6 +40,13 @@ class RowMaker:
             "shard": order.shard,
             "attempt": order.attempt,
             "rank": order.rank,
+            "device_index": order.place.device_index,
+            "rank_cores": compress(order.place.cores),
+            "memory_node": order.place.memory_node,
+            "slurm_job_id": order.job.job_id if order.job else None,
+            "slurm_restarts": order.job.restarts if order.job else None,
+            "slurm_tasks": order.job.tasks if order.job else None,
+            "slurm_cores": order.job.cores if order.job else None,
             "codec_steps": recipe.codec_steps,
             "codec_guidance": recipe.codec_guidance,
             "model_name": making.model_name,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levo.errors import NodeError
+from levo.errors import FailedForGood, NodeError
 from levo.node.faults import fault
 from levo.node.journal import Journal
 from levo.node.ledger import Bill, settle
@@ -21,6 +21,7 @@ from levo.node.parts import Part, Tar, read_parts, set_aside
 from levo.node.paths import PartName, ShardPaths
 from levo.node.provenance import AUDIO_SCHEMA, OUTCOMES, PROVENANCE_SCHEMA, STAGES, TOKENS_SCHEMA, row_sha256
 from levo.node.tables import metadata, read_footer, to_table, with_metadata, write_table
+from levo.node.tally import TALLIED, Tally
 from levo.settings import Settings
 from levo.songs.song import Song
 
@@ -32,15 +33,13 @@ class SealSummary:
     """n_twice: further copies of songs, whose cost is lost work. bill: where the ranks' time went."""
 
     n_songs: int
-    n_ok: int
-    n_rejected: int
-    n_failed: int
+    tally: Tally
     n_twice: int
     bill: Bill = field(repr=False)
 
     def __str__(self) -> str:
         twice = f", {self.n_twice} made twice" if self.n_twice else ""
-        return f"{self.n_ok} songs ok, {self.n_rejected} rejected, {self.n_failed} failed{twice}"
+        return f"{self.tally.ok} songs ok, {self.tally.rejected} rejected, {self.tally.failed} failed{twice}"
 
 
 @dataclass(frozen=True)
@@ -79,13 +78,12 @@ def seal(paths: ShardPaths, songs: Sequence[Song], settings: Settings, attempt: 
     bill = settle(paths, {song_id: (part.attempt, part.rank) for song_id, part in counting.items()})
     used = set(counting.values())
     table = pa.concat_tables([part.table.replace_schema_metadata() for part in parts])
-    _write(paths, table.take([copy.index for copy in chosen]), bill, [p.tar for p in parts if p.tar and p.name in used])
+    table = table.take([copy.index for copy in chosen])
+    _write(paths, table, bill, [p.tar for p in parts if p.tar and p.name in used])
     _set_aside_copies(paths, [part for part in parts if part.name not in used], say)
     return SealSummary(
         n_songs=len(songs),
-        n_ok=outcomes["ok"],
-        n_rejected=outcomes["rejected"],
-        n_failed=outcomes["failed"],
+        tally=Tally.of_rows(table.select(TALLIED).to_pylist()),
         n_twice=sum(map(len, copies.values())) - len(songs),
         bill=bill,
     )
@@ -124,7 +122,7 @@ def _check_songs(paths: ShardPaths, songs: Sequence[Song], copies: dict[str, lis
 def _check_failures(paths: ShardPaths, outcomes: Counter[str], limit: float) -> None:
     n_failed, n_songs = outcomes["failed"], outcomes.total()
     if n_failed > limit * n_songs:
-        raise NodeError(
+        raise FailedForGood(
             f"{n_failed} of {n_songs} songs failed, a share of {n_failed / n_songs:.2g}; the limit is {limit:g}",
             where=str(paths.work),
             fix="read the logs there; then `levo retry RUN` and run again, or raise limits.failed_share",

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from levo.engine.request import Audio, Finished, no_book
 from levo.errors import ManifestError, NodeError
 from levo.node.audio import encode_flac, pcm_sha256
-from levo.node.machine import choose_devices
+from levo.node.machine import best_device
 from levo.node.making import REAL, find_maker, need_model, recipe_of, request_of
 from levo.node.saving import write_whole
 from levo.settings import LimitSettings, Settings
@@ -56,7 +56,7 @@ def sing(
     """
     need_model(model_dir, None, model_dir)
     settings = Settings(model=str(model_dir), limits=LimitSettings(max_seconds=max_seconds))
-    device = "cpu" if choose_devices("auto", 1)[0] is None else "cuda"
+    device = best_device()
     song = _checked({"lyrics": lyrics, "description": description, "gen_type": gen_type, "seed": seed}, settings)
     making = find_maker(REAL)(recipe_of(settings, device), no_book)
     started = time.monotonic()

@@ -13,6 +13,7 @@ from levo.node.disk import whole_file
 from levo.node.journal import Event, History
 from levo.node.parts import read_parts
 from levo.node.paths import ShardPaths
+from levo.node.tally import TALLIED, Tally
 from levo.songs.song import Song
 
 RETRY_MARKS = "retry-*.json"
@@ -20,7 +21,8 @@ RETRY_MARKS = "retry-*.json"
 
 @dataclass
 class Standing:
-    """outcomes: song id -> outcome of the row that counts.  missing: songs to make, in the plan's order.
+    """outcomes: song id -> outcome of the row that counts; tally: the same counted.  missing: songs to make, in the
+    plan's order.
 
     failed: ids of songs whose only rows are failed.  losses: how often a song was lost with its rank.
     in_flight: songs that the last attempt had given out and whose rows it had not committed.
@@ -28,6 +30,7 @@ class Standing:
     """
 
     outcomes: dict[str, str] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
     missing: list[Song] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     losses: Counter[str] = field(default_factory=Counter)
@@ -39,13 +42,16 @@ def read_standing(paths: ShardPaths, songs: Sequence[Song], say: Callable[[str],
     """Read what is there; what is damaged goes to the quarantine, and is missing."""
     since, again = read_retries(paths)
     standing = Standing()
+    counting = {}
     for part in read_parts(paths, say):
-        for row in part.table.select(["song_id", "outcome"]).to_pylist():
+        for row in part.table.select(["song_id", *TALLIED]).to_pylist():
             song_id, outcome = row["song_id"], row["outcome"]
             if outcome == "failed" and part.name.attempt < again.get(song_id, 0):
                 continue
             if standing.outcomes.get(song_id) != "ok":
                 standing.outcomes[song_id] = outcome
+                counting[song_id] = row
+    standing.tally = Tally.of_rows(counting.values())
     standing.missing = [song for song in songs if song.song_id not in standing.outcomes]
     standing.failed = [song.song_id for song in songs if standing.outcomes.get(song.song_id) == "failed"]
     _read_history(standing, History.read(paths).events, since)
@@ -71,11 +77,15 @@ def _read_history(standing: Standing, events: Sequence[Event], since: int) -> No
 
 
 def _kind(events: Sequence[Event]) -> str:
-    """fruitful, fruitless, or no attempt to judge by: it had nothing to make, or a person pressed Ctrl-C."""
+    """fruitful, fruitless, or no attempt to judge by.
+
+    The latter had nothing to make, or was interrupted by Ctrl-C, or by a signal long before its job's end.
+    """
     if any(event.name == "commit" for event in events):
         return "fruitful"
     had_work = any(event.name == "start" and event.fields["missing"] for event in events)
-    interrupted = any(event.name == "stop" and event.fields["signal"] == "SIGINT" for event in events)
+    stops = [event.fields for event in events if event.name == "stop"]
+    interrupted = any(stop["signal"] == "SIGINT" or stop.get("early") for stop in stops)
     return "fruitless" if had_work and not interrupted else "neither"
 
 

@@ -33,7 +33,7 @@ def made(song: Song, outcome: str = "ok", **more: Any) -> tuple[dict[str, Any], 
     row = {
         **{name: getattr(song, name) for name in song.__dataclass_fields__},
         **HOW,
-        "shard": 0, "attempt": 1, "rank": 0, "max_frames": song.max_frames, "outcome": outcome,
+        "shard": 0, "attempt": 1, "rank": 0, "rank_cores": "", "max_frames": song.max_frames, "outcome": outcome,
     }  # fmt: skip
     if outcome != "ok":
         return {**row, "error": "planned", "files": [], **more}, []

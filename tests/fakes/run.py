@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from levo.engine.request import Audio, Finished, Sampling
+from levo.node.devices import Place
 from levo.node.journal import claim_attempt
 from levo.node.ledger import Ledger
 from levo.node.machine import Machine
@@ -132,7 +133,7 @@ def _make_songs(rows: RowMaker, writer: PartWriter, songs: list[Song], ledger: L
 
 
 def _row_maker(paths: ShardPaths, attempt: int, settings: Settings, gpu: str | None) -> RowMaker:
-    order = RankOrder(paths.run_dir, paths.number, attempt, 0, "cpu", "fakes:none", settings, 1)
+    order = RankOrder(paths.run_dir, paths.number, attempt, 0, Place(), "fakes:none", settings, 1)
     recipe = Recipe(Path("models/fake"), "cpu", "float32", 8, 16, Sampling(), 10, 1.5)
     making = Making(_NoModel(), _NoModel, RATE, "fake", "f" * 64)  # type: ignore[arg-type]
     versions = dict.fromkeys(Machine.__dataclass_fields__)

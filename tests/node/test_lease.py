@@ -270,12 +270,12 @@ def test_slurm_is_believed_only_when_it_knows(
 ) -> None:
     monkeypatch.setattr(lease_module, "SQUEUE_TIMEOUT_S", 0.5)
     fake_squeue(tmp_path, monkeypatch, script)
-    assert _ask_squeue("77") is is_gone
+    assert _ask_squeue("77", 0) is is_gone
 
 
 def test_without_squeue_nobody_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert not _ask_squeue("77")
+    assert not _ask_squeue("77", 0)
 
 
 def test_a_job_that_slurm_has_ended_frees_the_shard_before_the_wait_is_over(
@@ -283,7 +283,7 @@ def test_a_job_that_slurm_has_ended_frees_the_shard_before_the_wait_is_over(
 ) -> None:
     fake_squeue(tmp_path, monkeypatch, "exit 0")
     held(paths, 30, slurm_job_id="77")
-    assert "says squeue" in str(look(paths))
+    assert "says Slurm" in str(look(paths))
 
 
 def test_slurm_is_not_asked_about_a_holder_that_renews_or_is_this_very_job(
@@ -303,7 +303,7 @@ def test_a_zombie_of_an_ended_job_loses_the_shard_after_the_wait(
 ) -> None:
     fake_squeue(tmp_path, monkeypatch, "exit 0")
     held(paths, 0, slurm_job_id="77")
-    assert "says squeue" in str(look(paths, wait_s=0))
+    assert "says Slurm" in str(look(paths, wait_s=0))
 
 
 def test_slurm_is_asked_rarely(paths: ShardPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def test_a_song_is_in_its_row_under_the_plans_names() -> None:
 
 def test_schemas_carry_name_and_version() -> None:
     for schema, name in ((PROVENANCE_SCHEMA, b"provenance"), (AUDIO_SCHEMA, b"audio"), (TOKENS_SCHEMA, b"tokens")):
-        assert schema.metadata == {b"levo.schema": name, b"levo.schema_version": b"2"}
+        assert schema.metadata == {b"levo.schema": name, b"levo.schema_version": b"3"}
 
 
 def test_cost_and_place_are_volatile_and_what_was_made_is_not() -> None:

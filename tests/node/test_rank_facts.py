@@ -3,10 +3,8 @@
 import dataclasses
 import subprocess
 
-import pytest
 import torch
 
-from levo.errors import NodeError
 from levo.node import machine
 from levo.node.provenance import PROVENANCE_SCHEMA
 from levo.node.rank import is_out_of_memory
@@ -37,19 +35,6 @@ def test_the_commit_is_that_of_the_source_tree_and_says_if_it_was_changed(tmp_pa
     assert len(commit()) == 40
     package.write_text("x = 1")
     assert commit().endswith("+changes")
-
-
-def test_devices_are_a_gpu_a_rank_or_else_cpu_ranks(monkeypatch):
-    monkeypatch.setattr(machine, "_visible_gpus", lambda: ["GPU-a", "GPU-b"])
-    assert machine.choose_devices("auto", None) == ["GPU-a", "GPU-b"]
-    assert machine.choose_devices("cuda", 1) == ["GPU-a"]
-    assert machine.choose_devices("cpu", 3) == [None, None, None]
-    with pytest.raises(NodeError, match="2 GPUs are visible"):
-        machine.choose_devices("auto", 3)
-    monkeypatch.setattr(machine, "_visible_gpus", lambda: [])
-    assert machine.choose_devices("auto", None) == [None]
-    with pytest.raises(NodeError, match="no GPU is visible"):
-        machine.choose_devices("cuda", None)
 
 
 def test_only_lack_of_memory_is_taken_for_it():

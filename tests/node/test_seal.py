@@ -238,7 +238,7 @@ def test_too_many_failures_leave_the_shard_open(paths: ShardPaths, limit: float,
 
 def test_rejected_songs_are_no_failures(paths: ShardPaths) -> None:
     commit(paths, *SONGS, outcome="rejected")
-    assert do_seal(paths, failed_share=0).n_rejected == 4
+    assert do_seal(paths, failed_share=0).tally.rejected == 4
 
 
 def test_a_damaged_part_is_told_in_the_journal_and_its_songs_are_missing(paths: ShardPaths) -> None:
@@ -250,7 +250,7 @@ def test_a_damaged_part_is_told_in_the_journal_and_its_songs_are_missing(paths: 
     told = [event.fields["sentence"] for event in History.read(paths).events if event.name == "quarantine"]
     assert len(told) == 2 and "part-a001-r0-00001.parquet is set aside" in told[0]
     commit(paths, SONGS[2], SONGS[3], attempt=2)
-    assert do_seal(paths).n_ok == 4
+    assert do_seal(paths).tally.ok == 4
 
 
 @pytest.mark.parametrize("was_sealed", [False, True])

@@ -12,6 +12,7 @@ from fakes.shards import SONGS, lasting, make_run, plan, run, settings, start
 
 from levo.errors import NodeError
 from levo.node.attempt import Attempt, Job
+from levo.node.devices import Place
 from levo.node.journal import Journal
 from levo.node.lease import Lease
 from levo.node.retry import retry_run
@@ -170,7 +171,7 @@ def test_a_second_writer_is_refused_and_the_first_goes_on(tmp_path):
 def test_a_writer_that_has_lost_its_lease_stops_at_once(tmp_path):
     chosen = settings()
     paths = make_run(tmp_path, SONGS, chosen)
-    job = Job(tmp_path, 0, 1, "fakes.engine:load", chosen, SONGS, len(SONGS), {}, [None])
+    job = Job(tmp_path, 0, 1, "fakes.engine:load", chosen, SONGS, len(SONGS), {}, [Place()])
     lease = Lease(paths, 1, 0)
     lease.lost.set()
     attempt = Attempt(job, Journal(paths, 1), lease, StopSignals(), print)
