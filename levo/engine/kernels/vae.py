@@ -32,15 +32,16 @@ def _sin_squared(u):
 
 @triton.jit
 def _snake(
-    x, params, out, n_rows, PAIRS: tl.constexpr, C: tl.constexpr, C_BLOCK: tl.constexpr, ROWS: tl.constexpr
+    x, bias_alpha_scale, out, n_rows, PAIRS: tl.constexpr, C: tl.constexpr, C_BLOCK: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
+    # No argument may be called `params`: Triton 3.6 writes a launcher with a variable of that name.
     first = tl.program_id(0).to(tl.int64) * ROWS
     i = tl.arange(0, ROWS)[:, None]
     c = tl.arange(0, C_BLOCK)[None, :]
     inside = (first + i < n_rows) & (c < C)
-    bias = tl.load(params + c, mask=c < C, other=0.0)
-    alpha = tl.load(params + C + c, mask=c < C, other=0.0)
-    scale = tl.load(params + 2 * C + c, mask=c < C, other=0.0)
+    bias = tl.load(bias_alpha_scale + c, mask=c < C, other=0.0)
+    alpha = tl.load(bias_alpha_scale + C + c, mask=c < C, other=0.0)
+    scale = tl.load(bias_alpha_scale + 2 * C + c, mask=c < C, other=0.0)
     y = tl.load(x + first * C + (i * C + c), mask=inside, other=0.0).to(tl.float32) + bias
     y = (y + _sin_squared(alpha * y) * scale).to(out.dtype.element_ty)
     if PAIRS:
