@@ -30,7 +30,7 @@ LAST_CHANNELS = 16  # the audio channels, padded to what a tensor core takes
 def exact_convolutions() -> Iterator[None]:
     """cuDNN without timing, without atomics and without TF32."""
     with warnings.catch_warnings():
-        # torch 2.9 and later call this interface old; the new one does not exist in 2.7.
+        # Some versions of torch call this interface old; the new one does not exist in 2.7.
         warnings.filterwarnings("ignore", "Please use the new API settings to control TF32")
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             yield

@@ -10,7 +10,7 @@ from levo.engine.kernels.flow import modulate, rotate_heads
 from levo.engine.kernels.fused import add_norm, gate, gather_sub_input, store_hidden
 from levo.engine.kernels.passes import attend_pass
 from levo.engine.kernels.sample import sample_main, sample_sub
-from levo.engine.kernels.snake import last_conv, snake, snake_pairs
+from levo.engine.kernels.vae import last_conv, snake, snake_pairs
 
 __all__ = [
     "add_norm",
