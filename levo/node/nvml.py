@@ -1,19 +1,22 @@
 """What NVIDIA's management library knows of a GPU: its number, the cores beside it, who uses it. Decides nothing."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 WORD = 64
+NODES = Path("/sys/devices/system/node")
 
 
 @dataclass(frozen=True)
 class Usage:
-    """used_bytes: by all processes, what the driver itself takes left out.  pids: of processes that compute on it.
+    """used_bytes: by all processes; what the driver takes, and the system's cache of files, left out.
 
-    A container may hide processes, but not the memory that they use.
+    pids: of processes that compute on it. A container may hide processes, but not the memory that they use.
     """
 
     used_bytes: int
@@ -53,7 +56,9 @@ class Nvml:
         # The second version tells the driver's own part apart: hundreds of MiB on a large GPU that is idle.
         memory = self._ask("nvmlDeviceGetMemoryInfo", handle, version=self.pynvml.nvmlMemory_v2)
         running = self._ask("nvmlDeviceGetComputeRunningProcesses", handle) or ()
-        return Usage(memory.used if memory else 0, tuple(process.pid for process in running))
+        # Where the GPU's memory is a NUMA node of the system's (GH200), Linux may keep files in it, until it is wanted.
+        cached = _file_bytes(self._ask("nvmlDeviceGetNumaNodeId", handle))
+        return Usage(max(0, memory.used - cached) if memory else 0, tuple(process.pid for process in running))
 
     def joules(self, name: str) -> float | None:
         """Energy that it has used since the driver was loaded."""
@@ -70,6 +75,14 @@ class Nvml:
             return getattr(self.pynvml, function)(*arguments, **named)
         except (self.pynvml.NVMLError, self.pynvml.NVMLLibraryMismatchError):
             return None
+
+
+def _file_bytes(node: int | None) -> int:
+    try:
+        found = re.search(r"FilePages:\s*(\d+) kB", (NODES / f"node{node}/meminfo").read_text())
+    except OSError:
+        return 0
+    return 1024 * int(found[1]) if found else 0
 
 
 @contextmanager

@@ -8,7 +8,10 @@ WORD = 64
 
 @dataclass
 class FakeGpu:
-    """uuid: without prefix. cores: beside it; None: the driver does not say. instance_of: index, of a MIG instance."""
+    """uuid: without prefix. cores: beside it; None: the driver does not say. instance_of: a MIG instance's GPU.
+
+    node: NUMA node that its memory is, where it is one.
+    """
 
     uuid: str
     index: int = 0
@@ -16,6 +19,7 @@ class FakeGpu:
     used_bytes: int = 0
     pids: list[int] = field(default_factory=list)
     instance_of: int | None = None
+    node: int | None = None
 
     @property
     def name(self) -> str:
@@ -60,6 +64,11 @@ def fake_pynvml(*gpus: FakeGpu, init_fails: str = "") -> ModuleType:
         assert scope == 0, "of the NUMA node, not of the socket"
         return [sum(1 << core - WORD * n for core in gpu.cores if core // WORD == n) for n in range(n_words)]
 
+    def numa_node(gpu: FakeGpu) -> int:
+        if gpu.node is None:
+            raise NVMLError("Not Supported")
+        return gpu.node
+
     def memory(gpu: FakeGpu, version: int | None = None) -> SimpleNamespace:
         return SimpleNamespace(used=gpu.used_bytes + (0 if version == 2 else 600 * 2**20), total=140 * 2**30)
 
@@ -74,6 +83,7 @@ def fake_pynvml(*gpus: FakeGpu, init_fails: str = "") -> ModuleType:
         nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda gpu: FakeGpu("parent", gpu.instance_of),
         nvmlDeviceGetIndex=index,
         nvmlDeviceGetCpuAffinityWithinScope=affinity,
+        nvmlDeviceGetNumaNodeId=numa_node,
         nvmlDeviceGetMemoryInfo=memory,
         nvmlDeviceGetComputeRunningProcesses=lambda gpu: [SimpleNamespace(pid=pid) for pid in gpu.pids],
     )

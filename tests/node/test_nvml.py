@@ -3,11 +3,13 @@
 import ctypes
 import sys
 import uuid
+from pathlib import Path
 
 import pytest
 from fakes.nvml import FakeGpu, fake_pynvml
 
 from levo.node import driver
+from levo.node import nvml as nvml_module
 from levo.node.nvml import Nvml, Usage, nvml
 
 
@@ -25,6 +27,20 @@ def test_a_gpu_is_known_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
         assert library.cores("GPU-a") == {0, 1, 65}
         assert library.usage("GPU-a") == Usage(5, (7, 8)), "without the driver's own part"
     assert sys.modules["pynvml"].opened == 0
+
+
+def test_files_that_linux_keeps_in_a_gpu_s_memory_are_nobody_s_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    meminfo = tmp_path / "node4/meminfo"
+    meminfo.parent.mkdir()
+    meminfo.write_text("Node 4 MemTotal:  99 kB\nNode 4 FilePages:        3 kB\nNode 4 Mapped: 7 kB\n")
+    monkeypatch.setattr(nvml_module, "NODES", tmp_path)
+    install(monkeypatch, FakeGpu("a", used_bytes=5000, node=4), FakeGpu("b", used_bytes=10, node=4))
+    with nvml() as library:
+        assert isinstance(library, Nvml)
+        assert library.usage("GPU-a") == Usage(5000 - 3 * 1024, ())
+        assert library.usage("GPU-b") == Usage(0, ())
 
 
 def test_what_a_driver_does_not_answer_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,10 @@ import pytest
 from fakes import slurm as fake
 from fakes.shards import SONGS, lasting, make_run, plan, run, settings, start
 
+from levo.node import shard
 from levo.node.journal import History
 from levo.node.retry import retry_run
+from levo.node.seal import seal
 from levo.node.standing import read_standing
 from levo.node.stopping import STOP_SIGNALS
 
@@ -109,16 +111,24 @@ def test_a_signal_while_ranks_load_ends_the_attempt_at_once(tmp_path):
     process.communicate()
 
 
-def test_a_signal_during_sealing_does_not_spoil_it(tmp_path):
+def test_signals_during_sealing_do_not_spoil_it(tmp_path, monkeypatch):
     paths = make_run(tmp_path, SONGS[:2], settings())
     code, said = run(tmp_path, LEVO_FAULT="seal.before_done:1:kill-shard")
     assert code == -9 and not paths.provenance.exists(), said
-    process = start(tmp_path)
-    wait_for_line(process, "resuming: 2 songs done")
-    process.send_signal(TERM)
-    out, err = process.communicate(timeout=20)
-    assert process.returncode in (0, 75), out + err
-    assert paths.provenance.exists() == (process.returncode == 0)
+
+    def hit_and_seal(*arguments):
+        for number in (TERM, CONT, USR1, TERM):
+            os.kill(os.getpid(), number)
+        return seal(*arguments)
+
+    monkeypatch.setattr(shard, "seal", hit_and_seal)
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        assert shard.run_shard(tmp_path, 0) == 0
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert paths.provenance.exists()
 
 
 LAST_WAY = """
@@ -166,7 +176,7 @@ def _with_job(tmp_path, **fields):
 def test_a_job_that_ends_commits_and_says_so_and_the_next_one_goes_on(tmp_path, undisturbed):
     paths = make_run(tmp_path, SONGS, settings(node={"part_songs": 100, "part_seconds": 1000}))
     path = _with_job(tmp_path, limit="00:00:20", run_time="00:00:10", restarts=3)
-    code, said = run(tmp_path, PATH=path, SLURM_JOB_ID="77", FAKE_PLAN=plan(tick_s=0.15))
+    code, said = run(tmp_path, PATH=path, SLURM_JOB_ID="77", FAKE_PLAN=plan(tick_s=0.3))
     assert code == 75, said
     assert "time limit: no new songs" in said and "songs are left; run the shard again" in said
     events = {event.name: event.fields for event in History.read(paths).events}
@@ -181,10 +191,10 @@ def test_a_job_that_ends_commits_and_says_so_and_the_next_one_goes_on(tmp_path, 
 
 
 def test_no_song_is_begun_that_does_not_fit(tmp_path):
-    """The first songs take 2 s each and tell the pace; 10 s are too short for three rounds of two."""
+    """The first songs take 5 s each and tell the pace; 14 s are too short for three rounds of two."""
     paths = make_run(tmp_path, SONGS, settings())
-    path = _with_job(tmp_path, limit="00:00:20", run_time="00:00:12")
-    code, said = run(tmp_path, PATH=path, SLURM_JOB_ID="77", FAKE_PLAN=plan(tick_s=0.12))
+    path = _with_job(tmp_path, limit="00:01:00", run_time="00:00:40")
+    code, said = run(tmp_path, PATH=path, SLURM_JOB_ID="77", FAKE_PLAN=plan(tick_s=0.35))
     assert code == 75, said
     assert "no song takes less than" in said
     events = History.read(paths).events
