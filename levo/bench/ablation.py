@@ -5,8 +5,10 @@ engine keeps no slow path for a table's sake: the time of a tick (times how many
 a song's passes, of a window's flow and VAE, and of its file. Up to the recipe prefill is left out, in its favour.
 """
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ import torch
 from levo.bench.baselines import StepTime, time_recipe, time_upstream
 from levo.bench.card import show
 from levo.bench.decode import median_seconds, stand
-from levo.bench.song import Extras, Found, measure, scratch
+from levo.bench.song import SCRATCH, Extras, Found, measure
 from levo.bench.song_device import forget
 from levo.bench.song_line import Line, Load, get_model
 from levo.bench.song_publics import RECIPE_BATCH, time_eager_codec
@@ -102,7 +104,7 @@ class Parts:
 def run(load: Load, seconds: float) -> None:
     """Measure, then print both tables."""
     model, encoder = get_model(load)
-    with scratch() as folder, Line(load, model, encoder, folder) as line:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder, Line(load, model, encoder, Path(folder)) as line:
         ours = measure(line, Extras(seconds), 0.0)
     del line
     forget()

@@ -4,7 +4,7 @@ x realtime is put together from the stages: seconds of each stage for a second o
 are few and come in lumps, so counting them in a short span would be off by a song or two; that count stands beside.
 """
 
-import shutil
+import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,6 +25,8 @@ from levo.songs.song import FRAME_RATE
 
 STAGES = ("prefill", "main", "sub", "flow", "vae", "encode", "write")
 """In the engine's thread; encode and write there are handing over, and waiting when the threads are behind."""
+
+SCRATCH = "levo-bench-"
 
 
 @dataclass(frozen=True)
@@ -163,11 +165,14 @@ def run(load: Load, extras: Extras) -> None:
     begin = time.perf_counter()
     model, encoder = get_model(load)
     load_s = time.perf_counter() - begin
-    with scratch() as folder, Line(load, model, encoder, folder) as line:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder, Line(load, model, encoder, Path(folder)) as line:
         found = measure(line, extras, load_s)
     del line
     forget()
-    publics = time_publics(model, load, found.encode_thread_s) if extras.baselines else None
+    publics = None
+    if extras.baselines:
+        print(json.dumps(as_result(load, found, None)), flush=True)  # kept, should the others not fit
+        publics = time_publics(model, load, found.encode_thread_s)
     result = as_result(load, found, publics)
     title = f"song: {load.shortest}-{load.longest} frames, {load.slots} slots, {load.steps} steps"
     show(title, table(found, publics), result)
@@ -183,17 +188,6 @@ def check(load: Load) -> None:
         )
 
 
-class scratch:
-    """A folder for a bench's songs, with the space for them; gone afterwards."""
-
-    def __enter__(self) -> Path:
-        self.path = Path(tempfile.mkdtemp(prefix="levo-bench-"))
-        return self.path
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-
-
 def measure(line: Line, extras: Extras, load_s: float) -> Found:
     """Warm up, then time `seconds` of steady state, then the profile's seconds."""
     line.warm_up()
@@ -201,20 +195,21 @@ def measure(line: Line, extras: Extras, load_s: float) -> Found:
     begin = Mark.now(line)
     run_for(line, extras.seconds, soak.look)
     end = Mark.now(line)
+    speed = speed_between(begin, end)
     ticks = end.n_ticks - begin.n_ticks
     live = (end.main_frames - begin.main_frames) / ticks, (end.sub_frames - begin.sub_frames) / ticks
+    used = memory(line.load.memory_gib)
+    peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
     kernels = kernel_share(lambda: run_for(line, extras.profile_s)) if extras.profile_s else None
-    n_songs = max(1, end.n_done - begin.n_done)
-    on_gpu = torch.cuda.is_available()
     return Found(
         load_s=load_s,
         engine_s=line.engine_s,
-        speed=speed_between(begin, end),
+        speed=speed,
         live=live,
-        encode_thread_s=(end.encode_s - begin.encode_s) / n_songs,
-        write_thread_s=(end.write_s - begin.write_s) / n_songs,
-        memory=memory(line.load.memory_gib),
-        peak_allocated_gib=torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None,
+        encode_thread_s=(end.encode_s - begin.encode_s) / speed.n_songs,
+        write_thread_s=(end.write_s - begin.write_s) / speed.n_songs,
+        memory=used,
+        peak_allocated_gib=peak,
         kernels=kernels,
         soak=soak.verdict(),
     )

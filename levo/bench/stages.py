@@ -5,15 +5,17 @@ two; the tokens supplied instead of made; two independent songs one after the ot
 the hash of the samples.
 """
 
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from levo.bench.card import show
-from levo.bench.song import STAGES, scratch
+from levo.bench.song import SCRATCH, STAGES
 from levo.bench.song_line import Line, Load, get_model
 from levo.songs.song import FRAME_RATE, Song
 
@@ -92,7 +94,7 @@ def _name(song: Song) -> tuple[int, int]:
 def run(load: Load, caps: Sequence[int]) -> None:
     """`levo bench stages`. caps: in frames, the shortest first."""
     model, encoder = get_model(load)
-    with scratch() as folder, Line(load, model, encoder, folder) as line:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder, Line(load, model, encoder, Path(folder)) as line:
         line.make([replace(line.supply.request(line.supply.song(25)), tokens=np.zeros((3, 25), np.int32))])
         takes = experiments(Stages(line), caps)
     rows = [asdict(take) for take in takes]
