@@ -177,8 +177,8 @@ def test_on_a_machine_without_cuda_gpus_that_were_given_have_cpu_ranks(said: lis
 
 
 def test_cpu_ranks_need_no_gpu(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choose_places(settings(), None, said.append) == [Place(cores=tuple(range(8)), memory_node=0)]
-    assert len(choose_places(settings(ranks=3), None, said.append)) == 3
+    assert choose_places(settings(), None, said.append) == [Place()]
+    assert choose_places(settings(ranks=3), None, said.append) == [Place()] * 3, "the system places them best"
     gpus(monkeypatch, *two())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,0")
     assert [place.gpu for place in choose_places(settings(device="cpu", ranks=2), None, said.append)] == [None, None]
