@@ -4,17 +4,15 @@ Reads only, while others write: a torn line, a temporary file or a file that van
 is noted. Tables are opened only for a sealed shard whose journal does not tell (its work folder is gone).
 """
 
-import json
 import os
 import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from levo.errors import LevoError
-from levo.node.journal import Event
+from levo.node.journal import Event, first_event, read_event
 from levo.node.lease import Holder, last_holder
 from levo.node.ledger import IDLE, LOAD, Bill, read_head
 from levo.node.paths import ShardPaths
@@ -28,7 +26,7 @@ SILENT_S = 60.0
 """A lease is renewed every 10 s; older than this, its holder is called silent."""
 RECENT_S = 600.0
 """The last minutes, over which the present rate is taken."""
-TAIL_BYTES, HEAD_BYTES = 65536, 4096
+TAIL_BYTES = 65536
 
 _JOURNAL = re.compile(r"journal-a(\d+)\.jsonl")
 _LEDGER = re.compile(r"ledger-a(\d+)-r(\d+)\.json")
@@ -96,7 +94,7 @@ class _JournalEnd:
 
     def events(self) -> Iterator[Event]:
         """The newest first."""
-        return (event for line in self.lines if (event := _event(line, self.attempt)))
+        return (event for line in self.lines if (event := read_event(self.attempt, line)))
 
     def counts(self) -> Iterator[tuple[float, bytes]]:
         """(time, line) of each event with a count, unread: a busy shard has many, and two are needed."""
@@ -210,11 +208,8 @@ class _Look:
     def _began_s(self) -> float | None:
         """When the shard's first attempt began."""
         for attempt in reversed(self.attempts):
-            with self.paths.journal(attempt).open("rb") as file:
-                line = file.read(HEAD_BYTES).partition(b"\n")[0]
-            if line:
-                event = _event(line, attempt)
-                return event.time_s if event else None
+            if event := first_event(self.paths, attempt):
+                return event.time_s
         return None
 
     def _pace(self, journal: _JournalEnd, new: Tally) -> Pace | None:
@@ -223,7 +218,7 @@ class _Look:
         if not counts:
             return None
         since_s, line = next((count for count in counts if count[0] <= self.now_s - RECENT_S), counts[-1])
-        event = _event(line, journal.attempt)
+        event = read_event(journal.attempt, line)
         if event is None:
             return None
         old = Tally.from_json(event.fields["so_far"])
@@ -257,11 +252,3 @@ def _count(journal: _JournalEnd) -> tuple[Tally, int | None, int]:
         elif event.name == "lost":
             in_work -= len(event.fields["songs"])
     return Tally(), None, max(0, in_work)
-
-
-def _event(line: bytes, attempt: int) -> Event | None:
-    try:
-        fields: dict[str, Any] = json.loads(line)
-        return Event(attempt, float(fields.pop("time_s")), str(fields.pop("event")), fields)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None

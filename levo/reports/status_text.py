@@ -8,7 +8,7 @@ from levo.node.tally import Tally
 from levo.reports.formulas import HOUR_S, x_realtime
 from levo.reports.shard_state import FAILED, FOR_GOOD, RECENT_S, RUNNING, SILENT, STATES, STOPPED, ShardState
 from levo.reports.status import Status
-from levo.reports.words import count, duration, figure
+from levo.reports.words import count, duration, figure, share
 
 MOST_REASONS, MOST_ENDED, MOST_RUNNING, MOST_NOTES = 5, 10, 20, 3
 BAR = 20
@@ -34,9 +34,7 @@ def _head(status: Status) -> Iterator[str]:
     yield f"cost     {_cost(status)}"
     if stages := status.bill.by_stage:
         total = sum(stages.values()) or 1.0
-        shares = ", ".join(
-            f"{name} {_share(stages[name] / total)}" for name in sorted(stages, key=lambda n: -stages[n])
-        )
+        shares = ", ".join(f"{name} {share(stages[name] / total)}" for name in sorted(stages, key=lambda n: -stages[n]))
         yield f"         songs of the finished shards: {shares}"
 
 
@@ -84,11 +82,7 @@ def _cost(status: Status) -> str:
     if not bill.wall_s:
         return spent
     parts = ("songs", "load", "idle", "lost")
-    return f"{spent}: " + ", ".join(f"{part} {_share(getattr(bill, f'{part}_s') / bill.wall_s)}" for part in parts)
-
-
-def _share(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{spent}: " + ", ".join(f"{part} {share(getattr(bill, f'{part}_s') / bill.wall_s)}" for part in parts)
 
 
 def _reasons(status: Status) -> Iterator[str]:
