@@ -26,7 +26,8 @@ SILENT_S = 60.0
 """A lease is renewed every 10 s; older than this, its holder is called silent."""
 RECENT_S = 600.0
 """The last minutes, over which the present rate is taken."""
-TAIL_BYTES = 65536
+LAST_BYTES, RECENT_BYTES = 16384, 65536
+"""Of a journal's end: enough for its last event, and for the last minutes of a busy shard."""
 
 _JOURNAL = re.compile(r"journal-a(\d+)\.jsonl")
 _LEDGER = re.compile(r"ledger-a(\d+)-r(\d+)\.json")
@@ -83,11 +84,11 @@ def read_state(paths: ShardPaths, now_s: float | None = None) -> ShardState:
 class _JournalEnd:
     """The last lines of a journal, the newest first. The last line may be torn, the first one cut."""
 
-    def __init__(self, path: Path, attempt: int) -> None:
+    def __init__(self, path: Path, attempt: int, n_bytes: int) -> None:
         self.attempt = attempt
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            start = max(0, size - TAIL_BYTES)
+            start = max(0, size - n_bytes)
             file.seek(start)
             lines = file.read().split(b"\n")
         self.lines = [line for line in reversed(lines[1:] if start else lines) if line]
@@ -117,7 +118,7 @@ class _Look:
 
     def sealed(self) -> ShardState:
         """A shard with its done mark."""
-        journal = self._journal()
+        journal = self._journal(LAST_BYTES)
         last = next(journal.events(), None) if journal else None
         if last is not None and last.name == "sealed" and "so_far" in last.fields:
             tally, bill = Tally.from_json(last.fields["so_far"]), Bill(**last.fields["bill"])
@@ -135,7 +136,7 @@ class _Look:
 
     def open(self) -> ShardState:
         """A shard that is not sealed."""
-        journal = self._journal()
+        journal = self._journal(RECENT_BYTES)
         last = next(journal.events(), None) if journal else None
         tally, n_songs, in_work = _count(journal) if journal else (Tally(), None, 0)
         holder, quiet_s, is_held = self._lease()
@@ -156,10 +157,10 @@ class _Look:
             notes=tuple(self.notes),
         )
 
-    def _journal(self) -> _JournalEnd | None:
+    def _journal(self, n_bytes: int) -> _JournalEnd | None:
         """The newest that says anything: an attempt that waits for the lease has an empty one."""
         for attempt in self.attempts:
-            end = _JournalEnd(self.paths.journal(attempt), attempt)
+            end = _JournalEnd(self.paths.journal(attempt), attempt, n_bytes)
             if end.lines:
                 return end
         return None
