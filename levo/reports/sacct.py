@@ -11,20 +11,22 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 FIELDS = (
     "JobIDRaw", "JobName", "State", "ExitCode", "Submit", "Eligible", "Start", "End", "Elapsed", "AllocCPUS", "NNodes",
-    "AllocTRES", "NodeList", "Partition", "Comment",
+    "AllocTRES", "NodeList", "Partition", "Comment", "SubmitLine",
 )  # fmt: skip
-"""Comment is last: it is free text, and may hold the delimiter."""
+"""SubmitLine is last: it is free text, and may hold the delimiter. It tells the comment that a job was submitted with
+even where accounting stores none: at sites without AccountingStoreFlags=job_comment, and while the job runs."""
 IDS_A_CALL, NAMES_A_CALL = 200, 20
 CALL_S, ALL_CALLS_S = 60.0, 240.0
 """How long one call may take, and all together."""
 
 _ID = re.compile(r"\d+")
 _ELAPSED = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)(?:\.\d+)?")
+_COMMENT = re.compile(r"--comment[ =]['\"]?([^\s'\"]+)")
 _ALL_GPUS, _KIND_OF_GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)"), re.compile(r"(?:^|,)gres/gpu:[^=,]+=(\d+)")
 
 
@@ -55,14 +57,6 @@ class JobTry:
     node_list: str
 
 
-@dataclass
-class Answer:
-    """problems: what was odd, in words."""
-
-    tries: list[JobTry] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-
 class Sacct:
     """Asks in batches, until its time is up."""
 
@@ -71,9 +65,17 @@ class Sacct:
         self.since = datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
         self.path = shutil.which("sacct")
         self.ends = time.monotonic() + ALL_CALLS_S
-        self.answer = Answer()
-        if self.path is None:
-            self.answer.problems.append("sacct is not on PATH here")
+        self.failure = None if self.path else "sacct is not on PATH here"
+        self.odd: dict[str, None] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """What was odd, in words."""
+        found = [self.failure] if self.failure else []
+        if self.odd:
+            first = next(iter(self.odd))
+            found.append(f"lines of sacct that have another shape: {len(self.odd)}, the first: {first[:120]!r}")
+        return found
 
     def ask(self, option: str, values: Sequence[str]) -> list[JobTry]:
         """Tries of these jobs. option: `jobs` or `name`. After a call that failed no further one is made."""
@@ -83,7 +85,6 @@ class Sacct:
             if self.path is None:
                 break
             found += self._call(self.path, f"--{option}={','.join(values[first : first + size])}")
-        self.answer.tries += found
         return found
 
     def _call(self, sacct: str, chosen: str) -> list[JobTry]:
@@ -105,13 +106,11 @@ class Sacct:
             said = (done.stderr or done.stdout).strip().splitlines()
             return self._give_up(f"sacct ended with {done.returncode}: {said[-1] if said else 'it said nothing'}")
         tries, odd = parse(done.stdout)
-        if odd:
-            self.answer.problems.append(f"{len(odd)} lines of sacct have another shape, the first: {odd[0][:120]!r}")
+        self.odd |= dict.fromkeys(odd)
         return tries
 
     def _give_up(self, problem: str) -> list[JobTry]:
-        self.answer.problems.append(problem)
-        self.path = None
+        self.failure, self.path = problem, None
         return []
 
 
@@ -137,7 +136,7 @@ def _try(line: str) -> JobTry:
     return JobTry(
         job_id=found["JobIDRaw"],
         job_name=found["JobName"],
-        comment=found["Comment"],
+        comment=found["Comment"] or (submitted[1] if (submitted := _COMMENT.search(found["SubmitLine"])) else ""),
         partition=found["Partition"],
         state=(found["State"].split() or ["UNKNOWN"])[0].rstrip("+"),
         state_text=found["State"],

@@ -105,7 +105,7 @@ def gather(run_dir: Path, n_shards: int) -> Gathered | None:
     ours |= {(each.job_id, each.submit_s): each for each in sacct.ask("name", names)}
     rows = {(row["job_id"], row["submit_s"]): row for row in kept.rows}
     rows |= {key: _row(each, by_job.get(each.job_id, [])) for key, each in ours.items()}
-    problems = [*kept.problems, *sacct.answer.problems]
+    problems = [*kept.problems, *sacct.problems]
     known = {job_id for job_id, _ in rows}
     unknown = [job_id for job_id in ids if job_id not in known]
     if unknown and not problems:
