@@ -6,7 +6,6 @@ and looked for, so they are small. A link of a lease has its template's age.
 
 import json
 import os
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -21,8 +20,10 @@ from levo.settings import PlanSettings, Settings, freeze
 
 N_SONGS, N_RANKS, PART_SONGS = 500, 4, 4
 AUDIO_S = 180.0
-STAGES = {"prefill": 0.02, "main": 0.3, "sub": 0.1, "flow": 0.1, "vae": 0.04, "encode": 0.02, "write": 0.02}
+STAGES = {"prefill": 0.25, "main": 4.0, "sub": 1.4, "flow": 1.4, "vae": 0.5, "encode": 0.25, "write": 0.2}
 SONG_S = sum(STAGES.values())
+LOAD_S = 60.0
+SONGS_PER_S = N_RANKS / SONG_S
 
 
 def tally(n_ok: int, n_failed: int = 0) -> Tally:
@@ -50,8 +51,9 @@ class Template:
         self.n_done = n_done
         so_far = tally(n_done).as_json()
         self.event("start", done=n_done, missing=N_SONGS - n_done, in_flight=0, so_far=so_far)
+        self.now_s += LOAD_S
 
-    def make(self, n_songs: int, songs_per_s: float = 0.5, in_work: int = 96) -> None:
+    def make(self, n_songs: int, songs_per_s: float = SONGS_PER_S, in_work: int = 96) -> None:
         """Give and commit so many songs; in_work are given on top."""
         for first in range(0, n_songs, PART_SONGS):
             ids = [f"song-{self.paths.number:05d}-{self.n_done + i:06d}" for i in range(PART_SONGS)]
@@ -64,24 +66,25 @@ class Template:
             self.event("commit", rank=0, songs=ids, **done)
             self.paths.part(self.attempt, 0, self.n_done // PART_SONGS).touch()
 
-    def ledgers(self, wall_s: float) -> None:
+    def ledgers(self) -> None:
+        wall_s = LOAD_S + self.n_done * SONG_S / N_RANKS
         for rank in range(N_RANKS):
             songs = {f"song-{rank}-{n:06d}": STAGES for n in range(self.n_done // N_RANKS)}
-            state = RankLedger(self.attempt, rank, wall_s, 0.0, {"load": 60.0, "idle": 0.0}, {}, songs)
+            state = RankLedger(self.attempt, rank, wall_s, 0.0, {"load": LOAD_S, "idle": 0.0}, {}, songs)
             self.paths.ledger(self.attempt, rank).write_text(json.dumps(asdict(state)))
             self.paths.log(self.attempt, rank).touch()
 
     def lease(self, age_s: float = 0.0, is_released: bool = False) -> None:
         self.paths.lease.mkdir(exist_ok=True)
-        holder = Holder("m", socket.gethostname(), 1, "1", self.attempt, "4711", is_released)
+        holder = Holder("m", "nid001", 1, "1", self.attempt, "4711", is_released)
         path = self.paths.lease / f"{self.attempt:06d}.json"
         path.write_text(json.dumps(asdict(holder)))
         os.utime(path, (time.time() - age_s,) * 2)
 
     def seal(self, n_failed: int = 1) -> None:
-        wall_s = self.n_done * SONG_S + N_RANKS * 60.0
+        wall_s = self.n_done * SONG_S + N_RANKS * LOAD_S
         stages = {name: seconds * self.n_done for name, seconds in STAGES.items()}
-        bill = Bill(wall_s, self.n_done * SONG_S, N_RANKS * 60.0, 0.0, 0.0, stages, [])
+        bill = Bill(wall_s, self.n_done * SONG_S, N_RANKS * LOAD_S, 0.0, 0.0, stages, [])
         so_far = tally(self.n_done - n_failed, n_failed).as_json()
         self.event("sealed", so_far=so_far, bill=json.loads(bill.as_json()))
         self.paths.out.mkdir(parents=True, exist_ok=True)
@@ -93,16 +96,16 @@ def done(run_dir: Path, number: int) -> None:
     shard = Template(run_dir, number, time.time() - 7200)
     shard.start()
     shard.make(N_SONGS)
-    shard.ledgers(1060.0)
+    shard.ledgers()
     shard.seal()
     shard.lease(3600, is_released=True)
 
 
-def running(run_dir: Path, number: int, age_s: float = 0.0, n_songs: int = 300) -> None:
-    shard = Template(run_dir, number, time.time() - age_s - n_songs / 0.5)
+def running(run_dir: Path, number: int, age_s: float = 0.0, n_songs: int = 400) -> None:
+    shard = Template(run_dir, number, time.time() - age_s - LOAD_S - n_songs / SONGS_PER_S)
     shard.start()
     shard.make(n_songs)
-    shard.ledgers(600.0)
+    shard.ledgers()
     shard.lease(age_s)
 
 

@@ -2,17 +2,19 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from fakes import campaign, shards
-from fakes.campaign import AUDIO_S, N_SONGS, SONG_S, Template, make_campaign
+from fakes.campaign import AUDIO_S, LOAD_S, N_RANKS, N_SONGS, SONG_S, SONGS_PER_S, Template, make_campaign
 from fakes.run import make_run
 
 from levo.errors import ConfigError
@@ -47,30 +49,44 @@ def test_every_shard_is_in_one_state(run_dir: Path) -> None:
 def test_songs_hours_and_time_left_are_added_up(run_dir: Path) -> None:
     status = read_status(run_dir)
     tally = status.tally
-    assert (tally.ok, tally.failed) == (2 * (N_SONGS - 1) + 3 * 300 + 3 * 100, 2)
+    assert (tally.ok, tally.failed) == (2 * (N_SONGS - 1) + 3 * 400 + 3 * 100, 2)
     assert sum(shard.in_work for shard in status.shards) == 2 * 96, "a silent shard's songs are lost, not in work"
     assert status.n_songs == 10 * N_SONGS
-    assert status.bill.wall_s == pytest.approx(2 * (N_SONGS * SONG_S + 240) + 6 * 4 * 600)
-    assert status.bill.load_s == pytest.approx(8 * 240)
+    load_s = 8 * N_RANKS * LOAD_S
+    assert status.bill.wall_s == pytest.approx((2 * N_SONGS + 3 * 400 + 3 * 100) * SONG_S + load_s)
+    assert status.bill.load_s == pytest.approx(load_s)
     pace = status.pace
     assert pace is not None and pace.ranks == 8
-    assert pace.songs == pytest.approx(2 * 0.5 * 3600, rel=0.02)
+    assert pace.songs == pytest.approx(2 * SONGS_PER_S * 3600, rel=0.02)
     missing_s = (10 * N_SONGS) * AUDIO_S - tally.predicted_s
-    assert status.left_s == pytest.approx(missing_s / (2 * 0.5 * AUDIO_S), rel=0.02)
+    assert status.left_s == pytest.approx(missing_s / (2 * SONGS_PER_S * AUDIO_S), rel=0.02)
 
 
 def test_the_text_says_it_all(run_dir: Path) -> None:
     text = text_of(read_status(run_dir))
     named = "2 done, 2 running, 1 without a sign of life, 1 stopped early, 1 failed, 1 failed for good, 2 waiting"
     assert f"shards   10: {named}" in text
-    assert "songs    5,000: 2,198 ok, 0 rejected, 2 failed, 192 in work, 2,608 to make" in text
+    assert "songs    5,000: 2,498 ok, 0 rejected, 2 failed, 192 in work, 2,308 to make" in text
     assert "last 10 min: " in text and "overall, 2 h 00 min: " in text and "x realtime a GPU" in text
     assert "     2  the audio is not finite" in text
-    assert "00002  [############--------] 300/500 songs, 96 in work" in text and "job 4711, attempt 1" in text
+    assert "00002  [################----] 400/500 songs, 96 in work" in text and "job 4711, attempt 1" in text
     assert "00007  failed for good: 2 attempts in a row made no song" in text
     assert "00005  stopped early: SIGTERM" in text
     assert "00004  for 7 min: " in text
     assert "main 50.0 %" in text and "files that could not be read" not in text
+
+
+def shape(text: str) -> list[str]:
+    """Lines without their numbers."""
+    return [re.sub(r"\d[\d,.:-]*", "0", line) for line in text.splitlines()]
+
+
+def test_the_sample_in_the_docs_is_what_it_prints(run_dir: Path, root: Path) -> None:
+    page = (root / "docs/status.md").read_text()
+    begins = page.index("    mine, 20")
+    sample = textwrap.dedent(page[begins : page.index("* **songs**")]).strip()
+    printed = text_of(read_status(run_dir)).replace("r, 20", "mine, 20", 1)
+    assert shape(sample) == shape(printed)
 
 
 def test_looking_changes_nothing(run_dir: Path) -> None:
@@ -112,7 +128,7 @@ def test_half_written_and_damaged_files_confuse_nothing(tmp_path: Path) -> None:
     status = read_status(run_dir)
     assert [len(shard.notes) for shard in status.shards] == [0, 1, 0, 0]
     assert "ledger-a001-r3.json" in text_of(status)
-    assert status.shards[1].bill.wall_s == pytest.approx(3 * 600)
+    assert status.shards[1].bill.wall_s == pytest.approx(3 * (400 * SONG_S / N_RANKS + LOAD_S))
 
 
 def test_an_unreadable_lease_still_tells_that_somebody_is_at_work(tmp_path: Path) -> None:
@@ -155,20 +171,20 @@ def test_nothing_has_run_yet(tmp_path: Path) -> None:
 
 def test_the_overall_rate_of_a_finished_run_does_not_fall_with_time(tmp_path: Path) -> None:
     run_dir = make_campaign(tmp_path / "r", 1, [("done", 1)])
-    assert read_status(run_dir, time.time() + 86400).span_s == pytest.approx(N_SONGS / 0.5, rel=0.01)
+    assert read_status(run_dir, time.time() + 86400).span_s == pytest.approx(N_SONGS / SONGS_PER_S + LOAD_S, rel=0.01)
 
 
 def test_the_present_rate_is_that_of_the_last_minutes(tmp_path: Path) -> None:
     """First slow, then fast: only the fast part counts."""
     run_dir = make_campaign(tmp_path / "r", 1, [])
-    shard = Template(run_dir, 0, time.time() - 4000 - 800)
+    shard = Template(run_dir, 0, time.time() - LOAD_S - 4000 - 400 / SONGS_PER_S)
     shard.start()
     shard.make(40, songs_per_s=0.01)
-    shard.make(400, songs_per_s=0.5)
-    shard.ledgers(600.0)
+    shard.make(400, songs_per_s=SONGS_PER_S)
+    shard.ledgers()
     shard.lease()
     pace = read_state(shard.paths).pace
-    assert pace is not None and pace.songs / pace.seconds == pytest.approx(0.5, rel=0.02)
+    assert pace is not None and pace.songs / pace.seconds == pytest.approx(SONGS_PER_S, rel=0.02)
 
 
 def test_a_retry_mark_makes_a_failed_shard_wait_again(tmp_path: Path) -> None:
