@@ -46,7 +46,9 @@ class _Jobs:
 
 
 def queue_s(row: Row) -> float | None:
-    """From when a try might have started until it did."""
+    """From when a try might have started until it did; None if it never did: a cancelled one may have a start, too."""
+    if not row["cpus"]:
+        return None
     since_s = row["submit_s"] if row["eligible_s"] is None else row["eligible_s"]
     return max(0.0, row["start_s"] - since_s) if row["start_s"] is not None and since_s is not None else None
 

@@ -232,7 +232,7 @@ class _Look:
         )
 
     def _from_tables(self) -> tuple[Tally, Bill]:
-        from levo.node.provenance import PROVENANCE_SCHEMA  # late: pyarrow, which no other way here needs
+        from levo.node.provenance import PROVENANCE_SCHEMA  # late: seldom needed, and slow to import
         from levo.node.seal import read_bill
         from levo.node.tables import read_table
 

@@ -47,7 +47,7 @@ def sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSacct:
 TWO = [
     line(100, "NODE_FAIL", 10, 20, ExitCode="1:0", Comment="rule_generate_wildcards_00000"),
     line(100, "COMPLETED", 100, 40, Submit=clock(30), Eligible=clock(40), Comment="rule_generate_wildcards_00000"),
-    line(101, "CANCELLED by 0", None, Comment="rule_generate_wildcards_00001"),
+    line(101, "CANCELLED by 0", None, Comment="rule_generate_wildcards_00001", Start=clock(900), End=clock(900)),
     line(102, "COMPLETED", 10, 50, Comment="rule_generate_wildcards_00001"),
     line(
         103, "COMPLETED", 60, 10, AllocTRES="cpu=2,mem=4000M,node=1", AllocCPUS="2", Comment="rule_qa_wildcards_00000"
