@@ -241,6 +241,7 @@ class Attempt:
             rank=rank,
             songs=ids,
             outcomes=list(outcomes.values()),
+            missing=self.dispatch.open,
             in_work=self.dispatch.in_work,
             so_far=self.job.tally.as_json(),
         )
