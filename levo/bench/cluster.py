@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import levo
 from levo.errors import ConfigError
-from levo.node.site import Options, read_profile, with_options
+from levo.node.profile import Options, read_profile, with_options
 from levo.reports.files import write_json
 
 if TYPE_CHECKING:
@@ -60,6 +60,10 @@ class Task:
         words = "-".join(f"{key}{value}" for key, value in self.labels.items())
         digest = hashlib.sha256("\0".join(self.command).encode()).hexdigest()[:8]
         return re.sub(r"[^A-Za-z0-9.-]+", "_", f"{words}-{digest}")
+
+    def output(self, folder: Path) -> Path:
+        """What it prints."""
+        return folder / f"{self.name}.out"
 
     def record(self, folder: Path) -> Record | None:
         """What it ended with the last time; None if it has not."""
@@ -138,7 +142,7 @@ def _tell(task: Task, record: Record, say: Say) -> None:
 def run_task(task: Task, folder: Path) -> Record:
     """Run a command to its end and write its record. This is what a Slurm job does."""
     began = time.monotonic()
-    out, err = (folder / f"{task.name}.{end}" for end in ("out", "err"))
+    out, err = task.output(folder), folder / f"{task.name}.err"
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = subprocess.Popen(task.command, stdout=stdout, stderr=stderr, start_new_session=True)
         try:

@@ -20,6 +20,7 @@ from levo.bench.cluster import OK, Task, levo_command, runner
 from levo.bench.rehearsed import Figures, Forecast, forecast, read_figures
 from levo.errors import EXIT_FAILED, EXIT_OK, EXIT_USABLE, ConfigError, LevoError
 from levo.node.disk import whole_file
+from levo.node.finding import PROBLEM, WARNING
 from levo.node.paths import RunPaths
 from levo.node.tables import read_table, write_table
 from levo.reports.estimate import estimate_run
@@ -62,7 +63,7 @@ class Wanted:
         task = Task({"rehearsal": self.folder.name}, levo_command("rehearse-node", *arguments), minutes)
         records = self.folder.parent / "jobs"
         (record,) = runner(cluster, self.profile, sbatch)([task], records, say)
-        said = records / f"{task.name}.out"
+        said = task.output(records)
         if said.exists():
             print(said.read_text(encoding="utf-8", errors="replace"), end="", flush=True)
         return EXIT_OK if record["outcome"] == OK else EXIT_FAILED
@@ -108,6 +109,7 @@ class Rehearsal:
         for step in self.steps:
             lines.append(f"  {'ok' if step.is_ok else 'FAILED':<7}{step.name:<8}{step.seconds:>8.1f} s  {step.said}")
         lines += [str(part) for part in (self.figures, self.forecast) if part is not None]
+        lines += _warnings(self.folder / "logs/doctor.txt")
         failed = [step.name for step in self.steps if not step.is_ok]
         verdict = f"NOT ready: {', '.join(failed)} failed (logs: {self.folder}/logs)" if failed else "ready"
         return "\n".join([*lines, f"verdict: {verdict}"])
@@ -142,6 +144,7 @@ def rehearse(wanted: Wanted) -> Rehearsal:
         ("qa", lambda: _command(folder, "qa", "qa", folder, 0), False),
         ("report", lambda: str(report_run(folder)), False),
         ("verify", lambda: _command(folder, "verify", "verify", shard.provenance, "--songs", VERIFIED), False),
+        ("forecast", lambda: _reckon(made, settings, run_dir), False),
     ]
     for name, work, is_needed in steps:
         step = _try(name, work)
@@ -149,9 +152,6 @@ def rehearse(wanted: Wanted) -> Rehearsal:
         made.steps.append(step)
         if is_needed and not step.is_ok:
             return made
-    made.figures = read_figures(folder)
-    if (folder / "reports/calibration.json").exists():
-        made.forecast = forecast(settings, run_dir, folder, made.figures)
     return made
 
 
@@ -161,6 +161,8 @@ def _try(name: str, work: Callable[[], str]) -> Step:
         is_ok, said = True, work()
     except LevoError as error:
         is_ok, said = False, f"{error.what} ({error.where}); {error.fix}"
+    except OSError as error:  # a full or forbidden disk is what a rehearsal is there to find
+        is_ok, said = False, f"the file system failed: {error}"
     return Step(name, is_ok, time.monotonic() - began, said)
 
 
@@ -175,6 +177,17 @@ def _command(folder: Path, name: str, *arguments: object, fine: Sequence[int] = 
         told = next((line for line in reversed(lines) if line.strip() and not line[0].isspace()), said)
         raise LevoError(f"exit code {code}: {told[:300]}", where=str(log), fix="the log has the remedy")
     return said
+
+
+def _warnings(log: Path) -> list[str]:
+    """What doctor found that is worse than a note, each with its remedy."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return [
+        f"  {line.strip()}"
+        for finding, remedy in zip(lines, lines[1:], strict=False)
+        if finding.startswith((WARNING, PROBLEM))
+        for line in (finding, remedy)
+    ]
 
 
 def _doctor(settings: Settings, folder: Path, profile: str | None) -> str:
@@ -213,6 +226,12 @@ def _plan(settings: Settings, run_dir: Path | None, folder: Path, n_songs: int) 
     plan_run(folder)
     estimate_run(folder)
     return f"{n} of {found.num_rows} songs of {source}"
+
+
+def _reckon(made: Rehearsal, settings: Settings, run_dir: Path | None) -> str:
+    made.figures = read_figures(made.folder)
+    made.forecast = forecast(settings, run_dir, made.folder, made.figures)
+    return f"from {made.folder}/reports/calibration.json"
 
 
 def _copy_head(manifest: Path, target: Path) -> None:

@@ -1,9 +1,12 @@
 """`levo bench sweep`: one bench at every batch size, a job each, gathered into a table, a picture and a line of JSON.
 
-What is run stands in `song_command`; everything else takes any list of tasks whose results carry the COLUMNS.
+What is run stands in `song_command` and `calibrate_command`; everything else takes any list of tasks whose results
+carry the COLUMNS.
 """
 
 import json
+import re
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,11 @@ def song_command(frames: tuple[int, int], slots: int, more: Sequence[str]) -> tu
     return levo_command("bench", "song", *frames, "--slots", slots, *more)
 
 
+def calibrate_command(speeds: Path, outputs: Sequence[Path]) -> tuple[str, ...]:
+    """What makes a speed file of those benches' outputs: a sweep over lengths and batch sizes calibrates the plans."""
+    return levo_command("bench", "calibrate", speeds, *outputs)
+
+
 def song_tasks(lengths: Sequence[str], slots: Sequence[int], more: Sequence[str], minutes: float) -> list[Task]:
     """Every length at every batch size. lengths: in frames, "4500" or "750-6750". more: further words of the bench."""
     return [
@@ -42,11 +50,11 @@ def read_slots(text: str) -> list[int]:
 
 
 def _frames(text: str) -> tuple[int, int]:
-    shortest, _, longest = text.partition("-")
-    longest = longest or shortest
-    if not (shortest.isdigit() and longest.isdigit() and 0 < int(shortest) <= int(longest)):
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    shortest, longest = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 0 < shortest <= longest:
         raise ConfigError(f"{text!r} is no length", where="FRAMES", fix="frames, 25 a second, as 4500 or 750-6750")
-    return int(shortest), int(longest)
+    return shortest, longest
 
 
 def sweep(tasks: Sequence[Task], folder: Path, run: Run, say: Say) -> int:
@@ -55,8 +63,11 @@ def sweep(tasks: Sequence[Task], folder: Path, run: Run, say: Say) -> int:
     rows = [_row(record) for record in records]
     picture = folder / "sweep.svg"
     has_result = any(record["outcome"] == OK for record in records)
+    speeds = None
     if has_result:
         draw(rows, picture)
+        good = {record["outcome"] == OK and tuple(record["command"]) for record in records}
+        speeds = _calibrate(folder / "calibration.json", [t.output(folder) for t in tasks if t.command in good], say)
     _print_table(rows)
     cards = [record["result"]["card"] for record in records if "card" in (record["result"] or {})]
     summary = {
@@ -65,9 +76,17 @@ def sweep(tasks: Sequence[Task], folder: Path, run: Run, say: Say) -> int:
         "rows": rows,
         "records": str(folder),
         "picture": str(picture) if has_result else None,
+        "calibration": speeds and str(speeds),
     }
     print(json.dumps(summary), flush=True)
     return EXIT_OK if has_result else EXIT_FAILED
+
+
+def _calibrate(speeds: Path, outputs: Sequence[Path], say: Say) -> Path | None:
+    """The speed file; None, with its reason said, when these results are not of one kind of GPU."""
+    done = subprocess.run(calibrate_command(speeds, outputs), capture_output=True, text=True)
+    say((done.stdout if done.returncode == 0 else done.stderr).strip())
+    return speeds if done.returncode == 0 else None
 
 
 def _row(record: Record) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from levo.errors import ConfigError
 from levo.node import scontrol
 from levo.node.doctor_job import check_job
 from levo.node.finding import NOTE, PROBLEM, WARNING, Finding, good
-from levo.node.site import NodeJob, read_profile
+from levo.node.profile import NodeJob, read_profile
 
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sacct", "scontrol", "sinfo")
 NEEDED = ("sbatch", "squeue", "scancel")
@@ -85,8 +85,8 @@ def judge_preemption(config: Mapping[str, str], partitions: Sequence[Mapping[str
     found = f"{kind}: " + ", ".join(f"{name} {mode}" for name, mode in modes.items())
     if any("CANCEL" in mode for mode in modes.values()):
         fix = (
-            "a preempted job is cancelled, not requeued, and Snakemake waits for it for ever: use a partition or QOS "
-            "with PreemptMode=REQUEUE or OFF; if it has happened: Ctrl-C, then the same command goes on"
+            "a preempted job is cancelled, not requeued: a lost try of `retries` (Snakemake's Slurm plugin alone waits "
+            "for it for ever); use a partition or QOS with PreemptMode=REQUEUE or OFF"
         )
         return Finding(WARNING, "preemption", found, fix)
     return good("preemption", found)

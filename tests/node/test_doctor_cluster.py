@@ -18,7 +18,7 @@ from levo.node.doctor_cluster import (
 )
 from levo.node.doctor_job import judge_end, judge_job_gpus, judge_place
 from levo.node.finding import NOTE, OK, PROBLEM, WARNING, Finding
-from levo.node.site import NodeJob
+from levo.node.profile import NodeJob
 
 CONFIG = """Configuration data as of 2026-11-29T19:00:00
 AccountingStorageType   = accounting_storage/slurmdbd
@@ -77,7 +77,7 @@ def test_a_good_cluster_has_nothing_to_mend(slurm: Path) -> None:
             "MaxTime=1-00:00:00 PreemptMode=REQUEUE",
             "MaxTime=1-00:00:00 PreemptMode=CANCEL",
             "preemption",
-            "waits for it",
+            "not requeued",
         ),
         ("JobRequeue              = 1", "JobRequeue              = 0", "requeue", "slurm-requeue: true"),
         ("accounting_storage/slurmdbd", "accounting_storage/none", "accounting", "slurm-status-command: squeue"),

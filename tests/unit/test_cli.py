@@ -51,7 +51,9 @@ def test_version(levo: Levo) -> None:
 
 def test_help_lists_every_verb(levo: Levo) -> None:
     _, out, _ = levo("--help")
-    verbs = "start check plan estimate shard qa report verify render sing retry fit-length doctor model bench"
+    verbs = (
+        "start check plan estimate shard qa report verify render sing retry fit-length doctor model bench rehearse-node"
+    )
     assert not [verb for verb in verbs.split() if verb not in out.split()]
 
 
@@ -186,5 +188,5 @@ def test_a_bad_self_check_ends_with_the_code_for_differences(levo: Levo, room: C
 
 
 def test_doctor_ends_with_the_code_of_its_worst_finding(levo: Levo, room: Callable[..., None]) -> None:
-    room("levo.node.doctor", doctor=lambda model, out: SimpleNamespace(exit_code=EXIT_USABLE))
+    room("levo.node.doctor", doctor=lambda model, out, profile: SimpleNamespace(exit_code=EXIT_USABLE))
     assert levo("doctor")[0] == EXIT_USABLE

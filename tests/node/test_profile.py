@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from levo.errors import ConfigError
-from levo.node.site import part_of_node, read_profile, with_options
+from levo.node.profile import part_of_node, read_profile, with_options
 
 AS_MAPPING = """
 slurm-requeue: true
