@@ -18,7 +18,14 @@ from levo.bench.cluster import OK, Record, Run, Say, Task, levo_command
 from levo.errors import EXIT_FAILED, EXIT_OK, ConfigError
 
 SLOTS = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64)
-COLUMNS = ("x_realtime", "s_per_song", "songs_per_hour", "peak_memory_gib", "joules", "gpu_hours_per_million_3min")
+COLUMNS = (
+    "x_realtime",
+    "s_per_song",
+    "songs_per_hour",
+    "peak_memory_gib",
+    "joules_per_song",
+    "gpu_hours_per_million_3min",
+)
 """What is shown of a result, where it has it."""
 
 

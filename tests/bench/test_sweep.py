@@ -68,11 +68,11 @@ def test_a_batch_size_without_memory_is_a_row_and_not_the_end(
 
 def test_a_wider_sweep_keeps_what_a_narrower_one_found(stand_in: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(["750"], [1], stand_in)
-    before = {path: path.stat().st_mtime_ns for path in stand_in.glob("*.json")}
+    before = {path: path.stat().st_mtime_ns for path in stand_in.glob("frames*.json")}
     run(["750", "1500"], [1, 2], stand_in)
     rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
     assert [(row["frames"], row["slots"]) for row in rows] == [("750", 1), ("750", 2), ("1500", 1), ("1500", 2)]
-    assert before.items() <= {path: path.stat().st_mtime_ns for path in stand_in.glob("*.json")}.items()
+    assert before.items() <= {path: path.stat().st_mtime_ns for path in stand_in.glob("frames*.json")}.items()
 
 
 def test_every_result_goes_into_one_speed_file_and_no_failure_does(
