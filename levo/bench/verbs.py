@@ -53,33 +53,6 @@ def bench_lm(
     lm.run(lm.Load(slots, *frames, seconds, memory_gib, sync_ticks, cold), baselines=baselines)
 
 
-@bench_app.command("sweep", context_settings={"allow_extra_args": True, "ignore_unknown_options": False})
-def bench_sweep(
-    frames: Annotated[str, typer.Argument(metavar="FRAMES", help="Lengths of songs: 4500, 750-6750, or 750,4500.")],
-    context: typer.Context,
-    slots: Annotated[str, typer.Option(help="Batch sizes, as 1,8,64; default: from 1 to the most.")] = "",
-    cluster: Cluster = "local",
-    profile: Profile = None,
-    sbatch: Sbatch = None,
-    minutes: Annotated[float, typer.Option(min=0.01, help="Limit of each batch size.")] = 30,
-    out: Annotated[Path, typer.Option(help="Folder of the results; what is there is not run again.")] = SWEEPS,
-) -> None:
-    """Run `levo bench song` at every batch size, each alone. What stands after -- goes to it: ... -- --seconds 60.
-
-    One that fails or finds no memory is a row with its reason, and is tried again by the next sweep.
-    """
-    from levo.bench import sweep
-    from levo.bench.cluster import runner
-
-    chosen = sweep.read_slots(slots) if slots else list(sweep.SLOTS)
-    tasks = sweep.song_tasks(frames.split(","), chosen, context.args, minutes)
-    raise typer.Exit(sweep.sweep(tasks, out, runner(cluster, profile, sbatch or []), _say))
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
 def _size(text: str) -> tuple[int, int]:
     slots, _, positions = text.partition("x")
     if not (slots.isdigit() and positions.isdigit()):
@@ -105,3 +78,30 @@ def bench_load(model: Made, checkpoint: Checkpoint, runtime: Runtime) -> None:
     from levo.bench.load import bench_load as measure
 
     print(measure(model, checkpoint, runtime))
+
+
+@bench_app.command("sweep", context_settings={"allow_extra_args": True, "ignore_unknown_options": False})
+def bench_sweep(
+    frames: Annotated[str, typer.Argument(metavar="FRAMES", help="Lengths of songs: 4500, 750-6750, or 750,4500.")],
+    context: typer.Context,
+    slots: Annotated[str, typer.Option(help="Batch sizes, as 1,8,64; default: from 1 to the most.")] = "",
+    cluster: Cluster = "local",
+    profile: Profile = None,
+    sbatch: Sbatch = None,
+    minutes: Annotated[float, typer.Option(min=0.01, help="Limit of each batch size.")] = 30,
+    out: Annotated[Path, typer.Option(help="Folder of the results; what is there is not run again.")] = SWEEPS,
+) -> None:
+    """Run `levo bench song` at every batch size, each alone. What stands after -- goes to it: ... -- --seconds 60.
+
+    One that fails or finds no memory is a row with its reason, and is tried again by the next sweep.
+    """
+    from levo.bench import sweep
+    from levo.bench.cluster import runner
+
+    chosen = sweep.read_slots(slots) if slots else list(sweep.SLOTS)
+    tasks = sweep.song_tasks(frames.split(","), chosen, context.args, minutes)
+    raise typer.Exit(sweep.sweep(tasks, out, runner(cluster, profile, sbatch or []), _say))
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
