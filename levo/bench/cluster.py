@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import levo
 from levo.errors import ConfigError
+from levo.node.machine import git_commit
 from levo.node.profile import Options, read_profile, with_options
 from levo.reports.files import write_json
 
@@ -126,7 +127,9 @@ def run_on_slurm(tasks: Sequence[Task], folder: Path, options: Options, say: Say
 def _to_do(tasks: Sequence[Task], folder: Path, say: Say) -> list[Task]:
     done = [task for task in tasks if (task.record(folder) or {}).get("outcome") == OK]
     if done:
-        say(f"{len(done)} of {len(tasks)} are there already: {folder}")
+        older = sum((task.record(folder) or {}).get("git_commit") != git_commit() for task in done)
+        code = f", {older} of them by other code" if older else ""
+        say(f"{len(done)} of {len(tasks)} are there already{code}: {folder}")
     return [task for task in tasks if task not in done]
 
 
@@ -203,6 +206,7 @@ def _record(task: Task, outcome: str, reason: str, result: Record | None, wall_s
         "reason": reason,
         "wall_s": wall_s,
         "host": socket.gethostname(),
+        "git_commit": git_commit(),
         "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
         "result": result,
     }
@@ -255,9 +259,13 @@ def _executor(task: Task, folder: Path, options: Options) -> "SlurmExecutor":
 def _wait(jobs: dict[str, tuple[Task, "Job[Record]"]], folder: Path, say: Say) -> None:
     """Until each job has a record, its own or one that says how it was lost."""
     gone_since: dict[str, float] = {}
+    is_silent = False
     while jobs:
         time.sleep(POLL_S)
         queued = _queued()
+        if is_silent != (queued is None):
+            is_silent = queued is None
+            say("squeue does not answer: waiting" if is_silent else "squeue answers again")
         os.listdir(folder)  # has an NFS client look again
         for name, (task, job) in list(jobs.items()):
             record = task.record(folder)

@@ -64,6 +64,15 @@ def test_what_succeeded_is_not_run_again_and_what_failed_is(tmp_path: Path) -> N
     assert again[0] == first[0] and again[1]["outcome"] == FAILED
 
 
+def test_results_of_other_code_are_kept_but_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_here([task(GOOD)], tmp_path, say)
+    monkeypatch.setattr(cluster, "git_commit", lambda: "another")
+    run_here([task(GOOD)], tmp_path, say)
+    assert "1 of 1 are there already, 1 of them by other code" in capsys.readouterr().out
+
+
 def test_another_command_does_not_take_the_result_of_a_former_one(tmp_path: Path) -> None:
     run_here([task(GOOD)], tmp_path, say)
     (record,) = run_here([task(GOOD.replace("2.5", "3.5"))], tmp_path, say)
@@ -164,6 +173,19 @@ def test_after_a_kill_the_job_in_the_queue_is_waited_for_and_not_doubled(
             run_on_slurm([slow], tmp_path / "out", {}, say)
     (record,) = run_on_slurm([slow], tmp_path / "out", {}, say)
     assert (record["outcome"], len(slurm.submitted())) == (OK, 1)
+
+
+def test_while_slurm_is_silent_no_job_is_taken_for_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm = FakeSlurm(tmp_path / "slurm", monkeypatch)
+    squeue = slurm.jobs.parent / "bin/squeue"
+    squeue.write_text("#!/bin/sh\nexit 1\n")
+    monkeypatch.setattr(cluster, "GRACE_S", 0.0)
+    slow = task("import time; time.sleep(3); " + GOOD)
+    (record,) = run_on_slurm([slow], tmp_path / "out", {}, say)
+    assert record["outcome"] == OK
+    assert capsys.readouterr().out.count("squeue does not answer: waiting") == 1
 
 
 def test_ctrl_c_cancels_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

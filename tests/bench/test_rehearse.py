@@ -21,6 +21,7 @@ from levo.songs.manifest import REJECTED_SCHEMA
 from levo.songs.plan import plan_run
 from levo.songs.song import SONG_SCHEMA
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # whole runs, as processes
 STEPS = ["doctor", "plan", "songs", "qa", "report", "verify", "forecast"]
 
 
