@@ -1,30 +1,23 @@
-"""Runs commands one by one here, or each as a Slurm job, and gathers what they say. Knows no bench.
+"""Runs commands one after the other here, or each as a Slurm job, and gathers their records. Knows no bench.
 
-A command's last line on stdout is its result, a JSON object. Whatever becomes of it ends as a record on disk,
-FOLDER/NAME.json, beside its output in NAME.out and NAME.err: a command that fails is a record with its reason, and one
-that succeeded is not run again. Here no submitit is needed: its local jobs would hide the GPUs that a user chose with
-CUDA_VISIBLE_DEVICES, and the GPU is shared, so one command follows the other.
+A command that succeeded is not run again. Here no submitit is needed: its local jobs would hide the GPUs that a user
+chose with CUDA_VISIBLE_DEVICES, and the GPU is shared, so one command follows the other.
 """
 
 import getpass
-import hashlib
-import json
 import os
-import re
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import levo
+from levo.bench.cluster_task import FAILED, OK, OUT_OF_MEMORY, OUT_OF_TIME, Record, Task, lines_of, record_of, run_task
 from levo.errors import ConfigError
 from levo.node.machine import git_commit
 from levo.node.profile import Options, read_profile, with_options
@@ -33,7 +26,6 @@ from levo.reports.files import write_json
 if TYPE_CHECKING:
     from submitit import Job, SlurmExecutor
 
-OK, FAILED, OUT_OF_MEMORY, OUT_OF_TIME = "ok", "failed", "out of memory", "out of time"
 POLL_S = 5.0
 GRACE_S = 60.0
 """How long a record may take to be seen here after its job has left the queue: NFS shows new files late."""
@@ -41,41 +33,8 @@ GRACE_S = 60.0
 SPARE_MINUTES = 5
 """A job's limit over its command's: the command is ended first, and says so."""
 
-_NO_MEMORY = re.compile(r"OutOfMemory|out of memory|OUT_OF_MEMORY|\bMemoryError\b|oom.kill", re.IGNORECASE)
-Record = dict[str, Any]
 Say = Callable[[str], None]
 Run = Callable[[Sequence["Task"], Path, Say], list[Record]]
-
-
-@dataclass(frozen=True)
-class Task:
-    """A command to run. labels: what tells it from the others, in words for people. minutes: after that it is ended."""
-
-    labels: dict[str, Any]
-    command: tuple[str, ...]
-    minutes: float
-
-    @property
-    def name(self) -> str:
-        """Of its files. Another command has another name, so no result is taken for that of another."""
-        words = "-".join(f"{key}{value}" for key, value in self.labels.items())
-        digest = hashlib.sha256("\0".join(self.command).encode()).hexdigest()[:8]
-        return re.sub(r"[^A-Za-z0-9.-]+", "_", f"{words}-{digest}")
-
-    def output(self, folder: Path) -> Path:
-        """What it prints."""
-        return folder / f"{self.name}.out"
-
-    def record(self, folder: Path) -> Record | None:
-        """What it ended with the last time; None if it has not."""
-        try:
-            record: Record = json.loads((folder / f"{self.name}.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            fix = "delete the file; the command then runs again"
-            raise ConfigError(f"damaged record: {error}", where=f"{folder}/{self.name}.json", fix=fix) from None
-        return record
 
 
 def runner(cluster: str, profile: str | None, sbatch: Sequence[str]) -> Run:
@@ -142,76 +101,6 @@ def _tell(task: Task, record: Record, say: Say) -> None:
     say(f"{task.name}: {record['outcome']}" + (f": {record['reason']}" if record["reason"] else ""))
 
 
-def run_task(task: Task, folder: Path) -> Record:
-    """Run a command to its end and write its record. This is what a Slurm job does."""
-    began = time.monotonic()
-    out, err = task.output(folder), folder / f"{task.name}.err"
-    with out.open("wb") as stdout, err.open("wb") as stderr:
-        process = subprocess.Popen(task.command, stdout=stdout, stderr=stderr, start_new_session=True)
-        try:
-            code: int | None = process.wait(60 * task.minutes)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            _end(process)
-    outcome, reason, result = _judge(code, out, err, task.minutes)
-    record = _record(task, outcome, reason, result, time.monotonic() - began)
-    write_json(folder / f"{task.name}.json", record)
-    return record
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """The command and all that it has started: a rank left behind would keep the GPU's memory."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
-
-
-def _judge(code: int | None, out: Path, err: Path, minutes: float) -> tuple[str, str, Record | None]:
-    """(outcome, reason, result) of a command that ended with this code; None: it was ended after so many minutes."""
-    said = _lines(out)
-    if code == 0:
-        result = _json_object(said[-1] if said else "")
-        return (OK, "", result) if result else (FAILED, f"its last line is no JSON: see {out}", None)
-    complaints = _lines(err) or said
-    # The first line of an error for users, and the last of a traceback, are not indented.
-    reason = next((line for line in reversed(complaints) if not line[0].isspace()), "it said nothing")[:300]
-    if code is None:
-        return OUT_OF_TIME, f"ended after {minutes:g} minutes; it said last: {reason}", None
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    memory = any(_NO_MEMORY.search(line) for line in complaints[-20:])
-    return OUT_OF_MEMORY if memory else FAILED, f"{how}: {reason}", _json_object(said[-1] if said else "")
-
-
-def _lines(path: Path) -> list[str]:
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return [line for line in text.splitlines() if line.strip()]
-
-
-def _json_object(line: str) -> Record | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _record(task: Task, outcome: str, reason: str, result: Record | None, wall_s: float | None) -> Record:
-    return {
-        "labels": task.labels,
-        "command": list(task.command),
-        "outcome": outcome,
-        "reason": reason,
-        "wall_s": wall_s,
-        "host": socket.gethostname(),
-        "git_commit": git_commit(),
-        "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
-        "result": result,
-    }
-
-
 def _start(task: Task, folder: Path, options: Options, jobs: dict[str, tuple[Task, "Job[Record]"]], say: Say) -> None:
     """Submit a task, or go on waiting for its job if a killed submitter has left one in the queue."""
     from submitit import SlurmJob
@@ -227,7 +116,7 @@ def _start(task: Task, folder: Path, options: Options, jobs: dict[str, tuple[Tas
         try:
             job = _executor(task, folder, options).submit(run_task, task, folder)
         except (FailedSubmissionError, UncompletedJobError) as error:
-            record = _record(task, FAILED, f"not submitted: {str(error).strip().splitlines()[-1]}", None, None)
+            record = record_of(task, FAILED, f"not submitted: {str(error).strip().splitlines()[-1]}", None, None)
             write_json(folder / f"{task.name}.json", record)
             _tell(task, record, say)
             return
@@ -293,12 +182,7 @@ def _lost(task: Task, job: "Job[Record]") -> Record:
     """A job that left the queue without a record: cancelled, out of time, its node lost, preempted."""
     state = job.get_info().get("State") or "unknown to sacct"
     log = job.paths.stdout
-    said = _lines(log)[-1:] if log.exists() else []
+    said = lines_of(log)[-1:] if log.exists() else []
     outcome = OUT_OF_MEMORY if state == "OUT_OF_MEMORY" else OUT_OF_TIME if state == "TIMEOUT" else FAILED
     words = f"job {job.job_id} ended as {state}" + "".join(f"; its log ends: {line[:200]}" for line in said)
-    return _record(task, outcome, words, None, None)
-
-
-def levo_command(*arguments: object) -> tuple[str, ...]:
-    """`levo ...` under this interpreter."""
-    return (sys.executable, "-m", "levo", *map(str, arguments))
+    return record_of(task, outcome, words, None, None) | {"host": None, "slurm_job_id": job.job_id}

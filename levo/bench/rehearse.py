@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from levo.bench.cluster import OK, Task, levo_command, runner
+from levo.bench.cluster import runner
+from levo.bench.cluster_task import OK, Task, levo_command
 from levo.bench.rehearsed import Figures, Forecast, forecast, read_figures
 from levo.errors import EXIT_FAILED, EXIT_OK, EXIT_USABLE, ConfigError, LevoError
 from levo.node.disk import whole_file

@@ -14,7 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from levo.bench.cluster import OK, Record, Run, Say, Task, levo_command
+from levo.bench.cluster import Run, Say
+from levo.bench.cluster_task import OK, Record, Task, levo_command
 from levo.errors import EXIT_FAILED, EXIT_OK, ConfigError
 
 SLOTS = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,9 +11,11 @@ import pytest
 from fakes.sbatch import FakeSlurm
 
 from levo.bench import cluster
-from levo.bench.cluster import FAILED, OK, OUT_OF_MEMORY, OUT_OF_TIME, Task, run_here, run_on_slurm, runner
+from levo.bench.cluster import run_here, run_on_slurm, runner
+from levo.bench.cluster_task import FAILED, OK, OUT_OF_MEMORY, OUT_OF_TIME, Task
 from levo.errors import ConfigError
 
+ROOT = Path(__file__).resolve().parents[2]
 COUNTS = "open('ran.txt', 'a').write('x'); "
 GOOD = "print('a table'); print('{\"x_realtime\": 2.5}')"
 KINDS = {
@@ -26,6 +29,7 @@ KINDS = {
     "gpu memory": ("raise RuntimeError('CUDA out of memory. Tried')", OUT_OF_MEMORY, "CUDA out of memory"),
     "killed": ("import os; os.kill(os.getpid(), 9)", FAILED, "killed by SIGKILL: it said nothing"),
     "no json": ("print('done')", FAILED, "its last line is no JSON"),
+    "report": ("print('verdict: NOT ready'); print('{}'); raise SystemExit(4)", FAILED, "exit code 4: verdict: NOT"),
     "nothing": ("pass", FAILED, "its last line is no JSON"),
     "a list": ("print('[1]')", FAILED, "its last line is no JSON"),
 }
@@ -83,13 +87,40 @@ def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> No
     child = "import subprocess, time; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); time.sleep(60)"
     (record,) = run_here([task(child, minutes=0.02)], tmp_path, say)
     assert record["outcome"] == OUT_OF_TIME and "ended after 0.02 minutes" in record["reason"]
-    pid = int(next(tmp_path.glob("*.out")).read_text())
+    assert _has_ended(_number_in(tmp_path)), "a process is left behind"
+
+
+def test_a_command_ends_with_who_runs_it(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from levo.bench.cluster import run_here; "
+        "from levo.bench.cluster_task import Task; "
+        "command = (sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); time.sleep(60)'); "
+        "run_here([Task({'n': 1}, command, 1)], Path('out'), print)"
+    )
+    sweep = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    pid = _number_in(tmp_path / "out")
+    sweep.kill()
+    sweep.wait()
+    assert _has_ended(pid), f"process {pid} is left behind"
+
+
+def _number_in(folder: Path) -> int:
+    """What the one command there has printed, as soon as it has."""
+    for _ in range(300):
+        said = [path.read_text() for path in folder.glob("*.out")]
+        if said and said[0].endswith("\n"):
+            return int(said[0])
+        time.sleep(0.1)
+    raise AssertionError("the command says nothing")
+
+
+def _has_ended(pid: int) -> bool:
     for _ in range(50):
         stat = Path(f"/proc/{pid}/stat")
         if not stat.exists() or " Z " in stat.read_text():
-            return
+            return True
         time.sleep(0.1)
-    pytest.fail(f"process {pid} is left behind")
+    return False
 
 
 def test_a_damaged_record_is_named_and_not_taken_for_a_result(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from levo.bench import sweep as sweeps
-from levo.bench.cluster import Task, run_here
+from levo.bench.cluster import run_here
+from levo.bench.cluster_task import Task
 from levo.errors import EXIT_FAILED, EXIT_OK, ConfigError
 
 STAND_IN = """

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from levo.bench.cluster import OK, OUT_OF_TIME, Task, runner
+from levo.bench.cluster import runner
+from levo.bench.cluster_task import OK, OUT_OF_TIME, Task
 
 STEPS = ["plan", "songs", "qa", "report", "verify", "forecast"]
 
