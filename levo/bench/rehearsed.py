@@ -16,7 +16,7 @@ from levo.node.tables import read_table
 from levo.reports.cost import by_stage, made_seconds, unit_of
 from levo.reports.estimate import predict
 from levo.reports.formulas import HOUR_S, MILLION_SONGS_S, x_realtime
-from levo.settings import Settings, of_run
+from levo.settings import Settings
 from levo.songs.plan import load_calibration, read_shard
 from levo.songs.rows import read_rows
 
@@ -109,10 +109,10 @@ def read_figures(folder: Path) -> Figures:
     """Of the one shard of a rehearsal, which is sealed."""
     paths = RunPaths(folder).shard(0)
     songs = read_table(paths.provenance, PROVENANCE_SCHEMA)
-    bill, settings = read_bill(paths.provenance), of_run(folder)
+    bill = read_bill(paths.provenance)
     audio_s = made_seconds(songs.filter(pc.equal(songs["outcome"], "ok")))
     ledgers = read_ledgers(paths)
-    rows = songs.select(["rank", "gpu_name", "peak_memory_bytes"]).to_pylist()
+    rows = songs.select(["rank", "gpu_name", "peak_memory_bytes", "batch_size"]).to_pylist()
     ranks = []
     for ledger in ledgers:
         own = [row for row in rows if row["rank"] == ledger.rank]
@@ -126,7 +126,7 @@ def read_figures(folder: Path) -> Figures:
         x_realtime=x_realtime(audio_s, bill.songs_s) or 0.0,
         x_realtime_with_load=x_realtime(audio_s, bill.wall_s) or 0.0,
         seconds_by_stage=by_stage(bill),
-        slots_used=min(1.0, songs.num_rows / (len(ledgers) * settings.engine.slots)),
+        slots_used=min(1.0, len(rows) / (len(ledgers) * max(row["batch_size"] for row in rows))),
         unit=unit_of(songs)["name"],
     )
 
