@@ -9,8 +9,11 @@ from levo.errors import ConfigError
 from levo.model.config import LMConfig
 
 GIB = 2**30
-CODEC_WORKSPACE = 6 * GIB  # flow, VAE and what prefill passes take at their peak
+CODEC_WORKSPACE = 4 * GIB
+"""What comes after the plan: capture of ticks and passes, and a window decoded again in float32 (1 GiB). The codec's
+own buffers and captures exist already when the plan is made."""
 RESERVE = 0.08  # share of the device that stays free: fragments, other libraries, the unforeseen
+CONTEXT = GIB // 2  # about what CUDA takes for a process beside the allocator
 HIDDEN_PER_UNIT = 0.8  # hidden pages beside each unit; a song of 30 s uses 0.59 and one of 3 minutes 0.68
 
 
@@ -51,11 +54,14 @@ def plan_memory(config: LMConfig, slots: int, budget_bytes: int, itemsize: int) 
 def budget(device: torch.device, memory_gib: float | None, workspace_bytes: int) -> int:
     """Bytes for pages: what is free on the device now, less the reserve and the codec's workspace.
 
-    memory_gib caps the whole device as if it had no more, so that a smaller card can be rehearsed on a larger one.
+    memory_gib caps what this process takes, as if the device had no more and nobody else: so a smaller card is
+    rehearsed on a larger one, and ranks share one.
     """
     if device.type == "cpu":
         return 2**62
     free, total = torch.cuda.mem_get_info(device)
-    size = min(total, memory_gib * GIB) if memory_gib is not None else total
-    used = total - free
-    return int(size * (1 - RESERVE) - used - workspace_bytes)
+    if memory_gib is None:
+        return int(free - RESERVE * total - workspace_bytes)
+    size = min(total, memory_gib * GIB)
+    left = size * (1 - RESERVE) - torch.cuda.memory_reserved(device) - CONTEXT
+    return int(min(left, free) - workspace_bytes)

@@ -3,17 +3,21 @@
 The journal's vocabulary stands here. Knows no rows and no seal.
 """
 
+import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from levo.errors import LevoError, NodeError
+from levo.node.deadline import Deadline
 from levo.node.devices import Place
 from levo.node.dispatch import Dispatch
 from levo.node.fleet import Fleet, Lost
 from levo.node.journal import Journal
 from levo.node.lease import Lease
+from levo.node.making import slots_of
 from levo.node.messages import (
     Broken,
     Bye,
@@ -28,7 +32,7 @@ from levo.node.messages import (
     Returned,
     Want,
 )
-from levo.node.progress import Progress
+from levo.node.progress import Progress, duration
 from levo.node.slurm import SlurmJob
 from levo.node.stopping import StopSignals
 from levo.node.tally import Tally
@@ -36,11 +40,15 @@ from levo.settings import Settings
 from levo.songs.song import FRAME_RATE, Song
 
 LISTEN_S = 0.5
+TIME_LIMIT = "time limit"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What an attempt works on. places: one a rank.  losses, tally: of earlier attempts; the tally is added to."""
+    """What an attempt works on. places: one a rank.  cost_s: the plan's GPU-seconds by song id.
+
+    losses, tally: of earlier attempts; the tally is added to.
+    """
 
     run_dir: Path
     shard: int
@@ -51,6 +59,7 @@ class Job:
     n_songs: int
     losses: Mapping[str, int]
     places: Sequence[Place]
+    cost_s: Mapping[str, float] = field(default_factory=dict)
     slurm: SlurmJob | None = None
     tally: Tally = field(default_factory=Tally)
 
@@ -68,11 +77,12 @@ class _RankState:
 class Outcome:
     """How an attempt ended. n_open: songs without a committed row. lost: rank -> what became of it, in words.
 
-    error: what a rank said that a user can mend.
+    stopped: the signal that ended it early, or TIME_LIMIT.  error: what a rank said that a user can mend.
     """
 
     n_open: int
     lost: dict[int, str] = field(default_factory=dict)
+    stopped: str | None = None
     error: LevoError | None = None
 
 
@@ -87,11 +97,14 @@ class Attempt:
         self.lease = lease
         self.signals = signals
         self.say = say
-        node = job.settings.node
-        self.dispatch = Dispatch(job.songs, job.losses, job.settings.engine.slots, node.retries)
+        slots = slots_of(job.settings, on_gpu=any(place.gpu for place in job.places))
+        self.dispatch = Dispatch(job.songs, job.losses, slots, job.settings.node.retries)
         self.predicted_s = {song.song_id: song.predicted_frames / FRAME_RATE for song in job.songs}
         n_done = job.n_songs - len(job.songs)
         self.progress = Progress(job.n_songs, n_done, sum(self.predicted_s.values()), say)
+        company = min(2 * slots, math.ceil(len(job.songs) / len(job.places)))  # two phases' slots
+        self.deadline = Deadline(job.slurm, job.cost_s, company)
+        self.given_s: dict[str, float] = {}
         self.fleet = Fleet()
         self.ranks: dict[int, _RankState] = {}
         self.end = Outcome(len(job.songs))
@@ -107,7 +120,7 @@ class Attempt:
                 self._watch()
                 if not self.is_stopping:
                     self._feed()
-                    self.progress.tell(len(self.fleet.members))
+                    self.progress.tell(len(self.fleet.members), self.deadline.job_left_s)
         finally:
             self.fleet.kill_all()
         self.say(self.progress.line(len(self.job.places)))
@@ -140,14 +153,26 @@ class Attempt:
                 where=str(self.job.run_dir),
                 fix="nothing to do if that one goes on; its songs and those committed here both count",
             )
-        if self.signals.received and not self.is_stopping:
-            self.say(f"{self.signals.received}: no new songs; what is finished is committed")
-            self.journal.write("stop", signal=self.signals.received)
+        if not self.is_stopping and (cause := self.signals.received or self._out_of_time()):
+            self.say(f"{cause}: no new songs; what is finished is committed")
+            self.journal.write("stop", signal=cause, early=bool(self.signals.received) and self.deadline.is_far)
+            self.end.stopped = cause
             self.is_stopping = True
         if self.is_stopping or not self.dispatch.open:
             self.is_stopping = True
             for rank in list(self.fleet.members):
                 self._finish(rank)
+
+    def _out_of_time(self) -> str | None:
+        """The job ends before another song could be made, and none is in work that still could."""
+        deadline, waiting = self.deadline, self.dispatch.waiting
+        if deadline.left_s <= 0 and self.dispatch.open:
+            return TIME_LIMIT
+        if not waiting or self.dispatch.in_work or any(map(deadline.fits, waiting)):
+            return None
+        least_s = min(map(deadline.needs_s, waiting))
+        self.say(f"the job ends in {duration(deadline.job_left_s)}, and no song takes less than {duration(least_s)}")
+        return TIME_LIMIT
 
     def _finish(self, rank: int) -> None:
         state = self.ranks[rank]
@@ -176,10 +201,11 @@ class Attempt:
             error = f"{n_losses} times a rank died or ran out of memory while it made this song, at last alone"
             self.fleet.send(rank, Record(lost_cause, error))
             return True
-        song = self.dispatch.next_song(rank) if state.wanted else None
+        song = self.dispatch.next_song(rank, self.deadline.fits) if state.wanted else None
         if song is None:
             return False
         state.wanted -= 1
+        self.given_s[song.song_id] = time.monotonic()
         self.journal.write("give", song=song.song_id, rank=rank)
         self.fleet.send(rank, Make(song))
         return True
@@ -191,7 +217,8 @@ class Attempt:
             case Want(n):
                 self.ranks[rank].wanted += n
             case Left(song_id):
-                self.dispatch.left(rank, song_id)
+                song = self.dispatch.left(rank, song_id)
+                self.deadline.took(song, time.monotonic() - self.given_s.pop(song_id))
             case Committed(outcomes, tally):
                 self._commit(rank, dict(outcomes), tally)
             case Returned(song_ids, reason):
@@ -214,6 +241,7 @@ class Attempt:
             rank=rank,
             songs=ids,
             outcomes=list(outcomes.values()),
+            missing=self.dispatch.open,
             in_work=self.dispatch.in_work,
             so_far=self.job.tally.as_json(),
         )

@@ -42,7 +42,7 @@ class _Gpu:
     """What several ranks may share. near: the cores beside it."""
 
     name: str | None
-    index: int | None
+    index: int
     memory_bytes: int = 0
     near: frozenset[int] = frozenset()
 
@@ -50,26 +50,21 @@ class _Gpu:
 def choose_places(settings: Settings, job: SlurmJob | None, say: Callable[[str], None]) -> list[Place]:
     """One place a rank. Raises NodeError when GPUs are too few, doubled, unusable or busy."""
     node = settings.node
-    given = given_gpus(os.environ, job)
-    sight = driver.look() if node.device != "cpu" else driver.Sight()
-    if node.device == "cpu":
-        return _places([_Gpu(None, None)] * (node.ranks or 1), settings)
+    given, sight = ([], driver.Sight()) if node.device == "cpu" else (given_gpus(os.environ, job), driver.look())
     _refuse_doubled(given)
-    if sight.gpus:
-        gpus = _cuda_gpus(sight, given, say)
-    else:
-        gpus = _other_gpus(sight, given, settings, say)
+    gpus = _cuda_gpus(sight, given, say) if sight.gpus else _other_gpus(sight, given, settings, say)
+    if not gpus:
+        return [Place()] * (node.ranks or 1)
     ranks = node.ranks or len(gpus) * node.ranks_per_gpu
-    if (sight.gpus or given) and ranks > len(gpus) * node.ranks_per_gpu:
+    if ranks > len(gpus) * node.ranks_per_gpu:
         raise _error(
             f"setting node.ranks is {ranks}, but there are {len(gpus)} GPUs for {node.ranks_per_gpu} each",
             "ask for more GPUs (gres), or lower node.ranks (null: one a GPU); ranks that shall share a GPU: "
             "node.ranks_per_gpu",
         )
-    chosen = [gpus[rank % len(gpus)] for rank in range(ranks)]
     if sight.gpus:
         _refuse_busy([gpu.name for gpu in gpus[:ranks] if gpu.name])
-    return _places(chosen, settings)
+    return _places([gpus[rank % len(gpus)] for rank in range(ranks)], settings)
 
 
 def _cuda_gpus(sight: driver.Sight, given: Sequence[str], say: Callable[[str], None]) -> list[_Gpu]:
@@ -108,9 +103,8 @@ def _other_gpus(
             f"the job was given GPUs {', '.join(given)}, but {sight.trouble}",
             "check nvidia-smi and CUDA_VISIBLE_DEVICES, or set node.device to cpu",
         )
-    if not given:
-        return [_Gpu(None, None)]
-    say(f"the job was given GPUs {', '.join(given)}, but {trouble}: their ranks compute on the CPU")
+    if given:
+        say(f"the job was given GPUs {', '.join(given)}, but {trouble}: their ranks compute on the CPU")
     return [_Gpu(None, int(entry) if entry.isdigit() else number) for number, entry in enumerate(given)]
 
 

@@ -8,7 +8,7 @@ and at last alone, is given up.
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from levo.songs.song import Song
@@ -51,19 +51,22 @@ class Dispatch:
         """A rank is started; it has its share of the songs from now on."""
         self.held[rank] = Holding()
 
-    def next_song(self, rank: int) -> Song | None:
-        """The next song for a rank that has room, or None if it must wait or nothing waits."""
+    def next_song(self, rank: int, fits: Callable[[Song], bool] = lambda song: True) -> Song | None:
+        """The next song for a rank that has room, or None if it must wait or nothing waits.
+
+        fits: whether there is time for a song; those for which there is none are passed over.
+        """
         holding = self.held[rank]
-        if not self.waiting:
+        song = next(filter(fits, self.waiting), None)
+        if song is None:
             return None
-        song = self.waiting[0]
         company = min(self._company(other.song_id) for other in [song, *holding.engine.values()])
         company = min(company, self._share())
         # A suspect alone means alone: what has left the engine is committed first, and not lost with it.
         exposed = company == 1 and self.losses[song.song_id] and holding.leaving
         if len(holding.engine) + 1 > company or exposed:
             return None
-        self.waiting.pop(0)
+        self.waiting.remove(song)
         holding.engine[song.song_id] = song
         return song
 
@@ -75,10 +78,12 @@ class Dispatch:
         self.held[rank].leaving[song.song_id] = song
         return song
 
-    def left(self, rank: int, song_id: str) -> None:
+    def left(self, rank: int, song_id: str) -> Song:
         """A song has left the rank's engine."""
         holding = self.held[rank]
-        holding.leaving[song_id] = holding.engine.pop(song_id)
+        song = holding.engine.pop(song_id)
+        holding.leaving[song_id] = song
+        return song
 
     def committed(self, rank: int, song_ids: Iterable[str]) -> None:
         """The rows of these songs are on disk."""

@@ -5,6 +5,7 @@ computes with one CPU thread; threads change bits on a CPU.
 """
 
 import multiprocessing
+import multiprocessing.resource_tracker
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from multiprocessing.context import SpawnProcess
 
 from levo.node import rank
 from levo.node.messages import Bye, FromRank, RankOrder, ToRank
+from levo.node.stopping import held_back
 
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 JOIN_S = 30
@@ -40,12 +42,14 @@ class Fleet:
     def __init__(self) -> None:
         self.context = multiprocessing.get_context("spawn")
         self.members: dict[int, _Member] = {}
+        with held_back():  # starting multiprocessing's own helper lets signals in again: not while a rank starts
+            multiprocessing.resource_tracker.ensure_running()
 
     def start(self, order: RankOrder) -> None:
         """Start a rank. It sees its own GPU only, named by UUID: numbers mean something else in every environment."""
         ours, theirs = self.context.Pipe()
         process = self.context.Process(target=rank.main, args=(order, theirs), name=f"rank-{order.rank}")
-        with _environment({**ONE_THREAD, "CUDA_VISIBLE_DEVICES": order.place.gpu or ""}):
+        with held_back(), _environment({**ONE_THREAD, "CUDA_VISIBLE_DEVICES": order.place.gpu or ""}):
             process.start()
         theirs.close()
         self.members[order.rank] = _Member(process, ours)

@@ -35,7 +35,10 @@ _ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAI
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lease. machine: host, boot and process namespace, within which a pid means something."""
+    """Who holds a lease. machine: host, boot and process namespace, within which a pid means something.
+
+    slurm_restarts: how often the job had been requeued: its runs share one job id, and only the last one counts.
+    """
 
     machine: str
     host: str
@@ -44,9 +47,11 @@ class Holder:
     attempt: int
     slurm_job_id: str | None
     is_released: bool = False
+    slurm_restarts: int | None = None
 
     def __str__(self) -> str:
-        job = f", Slurm job {self.slurm_job_id}" if self.slurm_job_id else ""
+        run = f" after {self.slurm_restarts} restarts" if self.slurm_restarts else ""
+        job = f", Slurm job {self.slurm_job_id}{run}" if self.slurm_job_id else ""
         return f"process {self.pid} on {self.host} (attempt {self.attempt}{job})"
 
 
@@ -59,6 +64,7 @@ class Lease:
         attempt: int,
         wait_s: float,
         say: Callable[[str], None] | None = None,
+        slurm_restarts: int | None = None,
     ) -> None:
         self.paths, self.wait_s = paths, wait_s
         self.say = say or (lambda sentence: print(sentence, flush=True))
@@ -72,6 +78,7 @@ class Lease:
             started=_started(os.getpid()) or "",
             attempt=attempt,
             slurm_job_id=os.environ.get("SLURM_JOB_ID"),
+            slurm_restarts=slurm_restarts,
         )
         self.thread: threading.Thread | None = None
 
@@ -168,6 +175,12 @@ def last_holder(paths: ShardPaths) -> tuple[float, Holder | None] | None:
     return _read(_file(paths.lease, number)) if number else None
 
 
+def all_holders(paths: ShardPaths) -> list[Holder]:
+    """Everybody who ever held the lease, in turn; unreadable ones are left out. Raises OSError."""
+    found = (_read(path)[1] for path in sorted(paths.lease.glob("[0-9]*.json")))
+    return [holder for holder in found if holder is not None]
+
+
 class _Watch:
     """A newcomer's view of the lease over its wait."""
 
@@ -202,7 +215,7 @@ class _Watch:
         if quiet_s >= max(self.wait_s, MISSED_S) or (is_over and quiet_s >= MISSED_S):
             return f"{holder} has not renewed its lease for {quiet_s:.0f} s"
         if (quiet_s >= MISSED_S or is_over) and self._is_job_gone():
-            return f"{holder} is not running any more, says squeue"
+            return f"{holder} is not running any more, says Slurm"
         if not is_over:
             return None
         raise NodeError(
@@ -220,29 +233,40 @@ class _Watch:
         return now
 
     def _is_job_gone(self) -> bool:
-        """Slurm says that the holder's job is not running. Asked now and then; no answer means no."""
-        job = self.holder.slurm_job_id if self.holder else None
-        if not job or job == self.me.slurm_job_id:
+        """Slurm says that the holder's run of its job is over. Asked now and then; no answer means no."""
+        holder = self.holder
+        if holder is None or not holder.slurm_job_id:
             return False
+        if holder.slurm_job_id == self.me.slurm_job_id:  # requeued: Slurm itself has ended the run before this one
+            return _is_later(self.me.slurm_restarts, holder.slurm_restarts)
         if self.asked is None or time.monotonic() - self.asked >= SQUEUE_EVERY_S:
             self.asked = time.monotonic()
-            self.is_job_gone = _ask_squeue(job)
+            self.is_job_gone = _ask_squeue(holder.slurm_job_id, holder.slurm_restarts)
         return self.is_job_gone
 
 
-def _ask_squeue(job: str) -> bool:
+def _is_later(restarts: int | None, others: int | None) -> bool:
+    return restarts is not None and others is not None and restarts > others
+
+
+def _ask_squeue(job: str, restarts: int | None) -> bool:
+    """The run of a job that began after so many restarts is over: the job has ended, or has been requeued since."""
     squeue = shutil.which("squeue")
     if squeue is None:
         return False
-    command = [squeue, "--noheader", "--format=%T", f"--jobs={job}"]
+    command = [squeue, "--noheader", f"--jobs={job}", "--Format=State:30,RestartCnt:10"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SQUEUE_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return False
     if done.returncode:
         return "invalid job id" in done.stderr.lower()
-    states = set(done.stdout.split())
-    return states <= _ENDED
+    for line in done.stdout.splitlines():
+        state, *rest = line.split() or [""]
+        now = int(rest[0]) if rest and rest[0].isdigit() else None
+        if state not in _ENDED and not _is_later(now, restarts):
+            return False
+    return True
 
 
 def _file(folder: Path, number: int) -> Path:

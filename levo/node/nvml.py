@@ -1,19 +1,22 @@
 """What NVIDIA's management library knows of a GPU: its number, the cores beside it, who uses it. Decides nothing."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 WORD = 64
+NODES = Path("/sys/devices/system/node")
 
 
 @dataclass(frozen=True)
 class Usage:
-    """used_bytes: by all processes, what the driver itself takes left out.  pids: of processes that compute on it.
+    """used_bytes: by all processes; what the driver takes, and the system's cache of files, left out.
 
-    A container may hide processes, but not the memory that they use.
+    pids: of processes that compute on it. A container may hide processes, but not the memory that they use.
     """
 
     used_bytes: int
@@ -38,7 +41,7 @@ class Nvml:
         handle = self._handle(name)
         if name.startswith("MIG-"):
             handle = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
-        return None if handle is None else self._ask("nvmlDeviceGetIndex", handle)
+        return self._ask("nvmlDeviceGetIndex", handle)
 
     def cores(self, name: str) -> frozenset[int]:
         """Cores of the NUMA node that the GPU hangs on."""
@@ -53,16 +56,33 @@ class Nvml:
         # The second version tells the driver's own part apart: hundreds of MiB on a large GPU that is idle.
         memory = self._ask("nvmlDeviceGetMemoryInfo", handle, version=self.pynvml.nvmlMemory_v2)
         running = self._ask("nvmlDeviceGetComputeRunningProcesses", handle) or ()
-        return Usage(memory.used if memory else 0, tuple(process.pid for process in running))
+        # Where the GPU's memory is a NUMA node of the system's (GH200), Linux may keep files in it, until it is wanted.
+        cached = _file_bytes(self._ask("nvmlDeviceGetNumaNodeId", handle))
+        return Usage(max(0, memory.used - cached) if memory else 0, tuple(process.pid for process in running))
+
+    def joules(self, name: str) -> float | None:
+        """Energy that it has used since the driver was loaded."""
+        millijoules = self._ask("nvmlDeviceGetTotalEnergyConsumption", self._handle(name))
+        return None if millijoules is None else millijoules / 1000
 
     def _handle(self, name: str) -> Any:
         return self._ask("nvmlDeviceGetHandleByUUID", name)
 
     def _ask(self, function: str, *arguments: Any, **named: Any) -> Any:
+        if arguments[0] is None:  # what it is about is not known
+            return None
         try:
             return getattr(self.pynvml, function)(*arguments, **named)
         except (self.pynvml.NVMLError, self.pynvml.NVMLLibraryMismatchError):
             return None
+
+
+def _file_bytes(node: int | None) -> int:
+    try:
+        found = re.search(r"FilePages:\s*(\d+) kB", (NODES / f"node{node}/meminfo").read_text())
+    except OSError:
+        return 0
+    return 1024 * int(found[1]) if found else 0
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Progress lines of a shard: songs, speed, cost so far, time left. Knows counts and clocks only."""
 
+import math
 import time
 from collections.abc import Callable
 
@@ -36,15 +37,15 @@ class Progress:
         self.made_s += predicted_s
         self.audio_s += audio_s
 
-    def tell(self, n_ranks: int) -> None:
+    def tell(self, n_ranks: int, job_left_s: float = math.inf) -> None:
         """Print a line, unless the last one is recent."""
         now = self.clock()
         if now - self.spoken >= EVERY_S:
             self.spoken = now
-            self.say(self.line(n_ranks))
+            self.say(self.line(n_ranks, job_left_s))
 
-    def line(self, n_ranks: int) -> str:
-        """12/24 songs, 3.1x realtime, 0.02 GPU-hours, 4 min left."""
+    def line(self, n_ranks: int, job_left_s: float = math.inf) -> str:
+        """12/24 songs, 3.1x realtime, 0.02 GPU-hours, 4 min left, the job ends in 50 min."""
         elapsed = max(self.clock() - self.started, 1e-9)
         parts = [
             f"{self.n_done}/{self.n_songs} songs",
@@ -52,11 +53,14 @@ class Progress:
             f"{elapsed * n_ranks / 3600:.3f} GPU-hours",
         ]
         if self.made_s and self.left_s > 0:
-            parts.append(f"{_duration(elapsed * self.left_s / self.made_s)} left")
+            parts.append(f"{duration(elapsed * self.left_s / self.made_s)} left")
+        if job_left_s < math.inf:
+            parts.append(f"the job ends in {duration(max(0.0, job_left_s))}")
         return ", ".join(parts)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """As a person says it."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -43,19 +43,18 @@ from levo.node.messages import (
 from levo.node.parts import PartWriter
 from levo.node.paths import RunPaths
 from levo.node.rows import RowMaker, Taken
+from levo.node.stopping import ignore_stops
 from levo.node.tally import Tally
 from levo.node.writing import Encoded, Limits, Writing
 from levo.songs.song import Song
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 IDLE_POLL_S = 0.2
 PR_SET_PDEATHSIG = 1
 
 
 def main(order: RankOrder, pipe: Connection) -> None:
     """Target of the spawned process. Ends with exit code 0 only after Bye."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    ignore_stops()
     _die_with(order.parent_pid)
     bound = bind(order.place.cores, order.place.memory_node)
     log = RunPaths(order.run_dir).shard(order.shard).log(order.attempt, order.rank)

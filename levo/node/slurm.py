@@ -8,26 +8,28 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from levo.node.binding import expand
 
 TIMEOUT_S = 20.0
+_GPU = re.compile(r"\d+|(?:GPU|MIG)-.+")
 _DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """Null is what Slurm did not say. limit_s: time limit, null without one.  left_s: of it, when asked.
-
-    restarts: how often Slurm has requeued the job.  gpus: numbers of the GPUs on its node.
+    """Null is what Slurm did not say. limit_s: time limit, null without one.  end_s: when it is reached, on this
+    machine's monotonic clock.  restarts: how often Slurm has requeued the job.  gpus: numbers of its GPUs on the node.
     """
 
     job_id: str
     restarts: int | None = None
     limit_s: float | None = None
-    left_s: float | None = None
+    end_s: float | None = None
     tasks: int | None = None
     cores: int | None = None
     gpus: tuple[int, ...] = ()
@@ -77,7 +79,7 @@ def parse_job(job_id: str, text: str) -> SlurmJob:
         restarts=_number(_field(text, "Restarts")),
         limit_s=limit_s,
         # From durations, not from EndTime: that is a wall clock's, of another machine and in its time zone.
-        left_s=None if limit_s is None or run_s is None else limit_s - run_s,
+        end_s=None if limit_s is None or run_s is None else time.monotonic() + limit_s - run_s,
         tasks=_number(_field(text, "NumTasks")),
         cores=_number(_field(text, "NumCPUs")),
         gpus=tuple(gpus),
@@ -87,11 +89,12 @@ def parse_job(job_id: str, text: str) -> SlurmJob:
 def given_gpus(environment: Mapping[str, str], job: SlurmJob | None) -> list[str]:
     """What names the GPUs given to this process: numbers, or UUIDs; empty when nothing was given.
 
-    CUDA_VISIBLE_DEVICES comes first, because a step may have fewer GPUs than its job.
+    CUDA_VISIBLE_DEVICES comes first, because a step may have fewer GPUs than its job. What follows an entry that names
+    no GPU (-1, or Slurm's NoDevFiles) does not count, as for CUDA.
     """
     listed = environment.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
-        return [entry for entry in (part.strip() for part in listed.split(",")) if entry and entry != "-1"]
+        return list(takewhile(_GPU.fullmatch, (entry.strip() for entry in listed.split(","))))
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
         if re.fullmatch(r"[\d,-]+", environment.get(name, "")):
             return [str(number) for number in expand(environment[name])]

@@ -77,11 +77,15 @@ def _read_history(standing: Standing, events: Sequence[Event], since: int) -> No
 
 
 def _kind(events: Sequence[Event]) -> str:
-    """fruitful, fruitless, or no attempt to judge by: it had nothing to make, or a person pressed Ctrl-C."""
+    """fruitful, fruitless, or no attempt to judge by.
+
+    The latter had nothing to make, or was interrupted by Ctrl-C, or by a signal long before its job's end.
+    """
     if any(event.name == "commit" for event in events):
         return "fruitful"
     had_work = any(event.name == "start" and event.fields["missing"] for event in events)
-    interrupted = any(event.name == "stop" and event.fields["signal"] == "SIGINT" for event in events)
+    stops = [event.fields for event in events if event.name == "stop"]
+    interrupted = any(stop["signal"] == "SIGINT" or stop.get("early") for stop in stops)
     return "fruitless" if had_work and not interrupted else "neither"
 
 

@@ -1,9 +1,12 @@
 """Signals that mean: stop early, keep what is finished. SIGTERM, SIGINT, SIGUSR1 and SIGUSR2, in any order, any number.
 
-Slurm sends them at preemption, requeue, the time limit and scancel; a person presses Ctrl-C.
+Slurm sends them at preemption, requeue, the time limit and scancel, to every process of a step, and SIGCONT after
+them, which means nothing; a person presses Ctrl-C.
 """
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -15,7 +18,11 @@ class Stopped(Exception):
 
 
 class StopSignals:
-    """Within this context a stop signal is noted in `received`; while `at_once` is set it raises Stopped."""
+    """Within this context a stop signal is noted in `received`; while `at_once` is set it raises Stopped.
+
+    A process that was told to stop ends: afterwards further signals are ignored, so that they cannot change its exit
+    code on its last way.
+    """
 
     def __init__(self) -> None:
         self.received: str | None = None
@@ -31,10 +38,28 @@ class StopSignals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self.former.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if self.received else handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = self.received or signal.Signals(number).name
         if self.at_once:
             self.at_once = False
             raise Stopped(self.received)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Stop signals wait: for this thread until the end of the context, for a process that it starts until that one
+    lets them in. So none is lost, and none kills a process that has not yet said how it takes them."""
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+def ignore_stops() -> None:
+    """From now on this process takes no notice of stop signals, nor of those held back so far."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

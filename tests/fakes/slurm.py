@@ -1,126 +1,51 @@
-"""Slurm's commands as small scripts on PATH, for what a real cluster cannot be told to do: odd answers and refusals.
+"""Slurm's commands as scripts on PATH, and what scontrol of Slurm 22.05 prints of a running job."""
 
-Jobs really run, as processes of this machine. Every sbatch is written down word by word.
-"""
-
-import json
 import os
-import shlex
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-# {folder}: calls.jsonl (one sbatch a line), jobs/ID (state of a job), odd/COMMAND (answers to give first, one a line).
-ODD = """
-odd = FOLDER / "odd" / Path(sys.argv[0]).name
-answers = odd.read_text().splitlines() if odd.exists() else []
-if answers:
-    odd.write_text("".join(line + "\\n" for line in answers[1:]))
-    code, said = json.loads(answers[0])
-    print(said, file=sys.stderr if code else sys.stdout)
-    sys.exit(code)
+JOB = """\
+JobId={job_id} JobName=9702b6b9-8aa2-46e0-8a4a-58fd0478a630
+   UserId=root(0) GroupId=root(0) MCS_label=N/A
+   Priority=4294901748 Nice=0 Account=lab QOS=normal
+   JobState={state} Reason=None Dependency=(null)
+   Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode=0:0
+   DerivedExitCode=0:0
+   RunTime={run_time} TimeLimit={limit} TimeMin=N/A
+   SubmitTime=2026-11-29T19:46:48 EligibleTime=2026-11-29T19:46:48
+   StartTime=2026-11-29T19:46:51 EndTime=2026-11-29T20:46:51 Deadline=N/A
+   NumNodes=1 NumCPUs=288 NumTasks=1 CPUs/Task=288 ReqB:S:C:T=0:0:*:*
+   TRES=cpu=288,mem=800000M,node=1,billing=288,gres/gpu=4
+   JOB_GRES=gpu:gh200:4
+     Nodes=nid001 CPU_IDs=0-287 Mem=800000 GRES={gres}
+   Features=(null) DelayBoot=00:00:00
+   Comment=rule_generate_wildcards_00000
+   TresPerNode=gres:gpu:4
 """
-SBATCH = """
-words = sys.argv[1:]
-with (FOLDER / "calls.jsonl").open("a") as calls:
-    print(json.dumps(words), file=calls)
-job = str(len((FOLDER / "calls.jsonl").read_text().splitlines()))
-command = next(word for word in words if word.startswith("--wrap="))[7:]
-log = words[words.index("--output") + 1].replace("%j", job)
-(FOLDER / "jobs" / job).write_text("RUNNING")
-state = FOLDER / "jobs" / job
-body = f"{{ {command} ; }} && echo -n COMPLETED > {state} || echo -n FAILED > {state}"
-with open(log, "w") as sink:
-    subprocess.Popen(["bash", "-c", body], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True,
-                     env={**os.environ, "SLURM_JOB_ID": job})
-print(job)
-"""
-SRUN = """
-words = sys.argv[1:]
-while words[0].startswith("-"):
-    words.pop(0)
-os.execvp(words[0], words)
-"""
-SACCT = """
-if "--name" in sys.argv:
-    for path in (FOLDER / "jobs").iterdir():
-        print(path.name, path.read_text(), sep="|")
-"""
-SQUEUE = """
-job = next(word for word in sys.argv if word.startswith("--jobs="))[7:]
-known = FOLDER / "jobs" / job
-if not known.exists() or known.read_text() != "RUNNING":
-    sys.exit("slurm_load_jobs error: Invalid job id specified")
-print("RUNNING")
-"""
-PRINTS = """
-print((FOLDER / Path(sys.argv[0]).name).with_suffix(".txt").read_text(), end="")
-"""
-SCRIPTS = {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT, "squeue": SQUEUE, "scancel": ""}
-ANSWERS = {
-    "sinfo": "normal|288|800000|gpu:gh200:4(S:0-3)|gh200,nvme|1-00:00:00|REQUEUE\n"
-    "scavenge|288|800000|gpu:gh200:4(S:0-3)|gh200|infinite|CANCEL\ncpu|64|256000|(null)|(null)|4:00:00|OFF\n",
-    "sacctmgr": "lab\n",
-    "scontrol": "MinJobAge = 300 sec\nMaxArraySize = 1001\n",
-}
 
 
-@dataclass(frozen=True)
-class FakeSlurm:
-    """A folder of commands. env: what a process needs to find them."""
-
-    folder: Path
-
-    @property
-    def env(self) -> dict[str, str]:
-        return {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
-
-    def submissions(self) -> list[list[str]]:
-        """The words of every sbatch so far."""
-        calls = self.folder / "calls.jsonl"
-        return [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else []
-
-    def answer(self, command: str, *answers: tuple[int, str]) -> None:
-        """What a command says first, once each: exit code, text. Then it works as before."""
-        (self.folder / "odd" / command).write_text("".join(json.dumps(answer) + "\n" for answer in answers))
-
-    def says(self, command: str, text: str) -> None:
-        """What sinfo, sacctmgr or scontrol prints from now on."""
-        (self.folder / "bin" / f"{command}.txt").write_text(text)
+def job_text(  # noqa: PLR0913
+    job_id: str = "77",
+    state: str = "RUNNING",
+    restarts: int = 0,
+    run_time: str = "00:00:10",
+    limit: str = "1-00:00:00",
+    gres: str = "gpu:gh200:4(IDX:0-3)",
+) -> str:
+    """`scontrol --details show job`."""
+    fields = locals()
+    return JOB.format(**fields)
 
 
-def make_slurm(folder: Path) -> FakeSlurm:
-    """Write the commands into a new folder."""
-    for name in ("bin", "jobs", "odd"):
-        (folder / name).mkdir(parents=True)
-    head = (
-        f"#!{sys.executable}\nimport json, os, subprocess, sys\nfrom pathlib import Path\n"
-        f"FOLDER = Path({str(folder)!r})\n"
-    )
-    fake = FakeSlurm(folder)
-    prints = PRINTS.replace("FOLDER /", 'FOLDER / "bin" /')
-    for name, body in [*SCRIPTS.items(), *((name, prints) for name in ANSWERS)]:
-        script = folder / "bin" / name
-        script.write_text(head + ODD + body)
-        script.chmod(0o755)
-    for name, text in ANSWERS.items():
-        fake.says(name, text)
-    return fake
+def commands(folder: Path, **scripts: str) -> str:
+    """Put these shell scripts into a folder; returns a PATH on which they come first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, script in scripts.items():
+        path = folder / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
-def rule_of(words: Sequence[str]) -> str:
-    """The rule of a submission: the plugin writes it into the comment."""
-    return words[words.index("--comment") + 1].removeprefix("rule_").partition("_wildcards_")[0]
-
-
-def without_paths(words: Sequence[str]) -> list[str]:
-    """A submission with placeholders for what differs from run to run, and without the wrapped command."""
-    named = {"--job-name": "RUN", "--output": "LOG", "-D": "ROOT"}
-    kept = [named.get(before, word) for before, word in zip(["", *words], words, strict=False)]
-    return [word for word in kept if not word.startswith("--wrap=")]
-
-
-def wrapped(words: Sequence[str]) -> list[str]:
-    """The command that a submission wraps, in words."""
-    return shlex.split(next(word for word in words if word.startswith("--wrap="))[7:])
+def scontrol(text: str) -> str:
+    """A script that prints it on one line, as --oneliner does."""
+    return f"cat <<'END'\n{' '.join(line.strip() for line in text.splitlines())}\nEND"

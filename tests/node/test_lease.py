@@ -270,12 +270,56 @@ def test_slurm_is_believed_only_when_it_knows(
 ) -> None:
     monkeypatch.setattr(lease_module, "SQUEUE_TIMEOUT_S", 0.5)
     fake_squeue(tmp_path, monkeypatch, script)
-    assert _ask_squeue("77") is is_gone
+    assert _ask_squeue("77", 0) is is_gone
+
+
+@pytest.mark.parametrize(
+    ("shown", "restarts", "is_gone"),
+    [("RUNNING 1", 0, True), ("PENDING 1", 0, True), ("RUNNING 1", 1, False), ("RUNNING 1", None, False)],
+)
+def test_a_run_of_a_job_is_over_when_slurm_has_requeued_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str, restarts: int | None, is_gone: bool
+) -> None:
+    fake_squeue(tmp_path, monkeypatch, f"echo '{shown}'")
+    assert _ask_squeue("77", restarts) is is_gone
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "wait_s", "holders", "is_free"),
+    [
+        (30, 120, 0, True),  # the node was lost: its last run has not been renewed since
+        (0, 0, 0, True),  # a zombie still renews: Slurm has ended it all the same
+        (0, 120, 0, False),  # it may be just ending
+        (30, 120, 1, False),  # two processes of this very run
+        (30, 120, None, False),  # not known
+    ],
+)
+def test_a_requeued_job_takes_over_from_its_own_last_run(
+    paths: ShardPaths,
+    monkeypatch: pytest.MonkeyPatch,
+    quiet_s: float,
+    wait_s: float,
+    holders: int | None,
+    is_free: bool,
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "78")
+    held(paths, quiet_s, slurm_job_id="78", slurm_restarts=holders)
+    me = Lease(paths, 2, wait_s, slurm_restarts=1).me
+    assert (_Watch(paths.lease, me, wait_s).look()[1] is not None) == is_free
+
+
+def test_a_dead_last_run_of_this_job_is_not_waited_for_for_ever(
+    paths: ShardPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even when Slurm has not told how often it was requeued."""
+    monkeypatch.setenv("SLURM_JOB_ID", "78")
+    held(paths, 130, slurm_job_id="78")
+    assert "has not renewed" in str(look(paths))
 
 
 def test_without_squeue_nobody_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert not _ask_squeue("77")
+    assert not _ask_squeue("77", 0)
 
 
 def test_a_job_that_slurm_has_ended_frees_the_shard_before_the_wait_is_over(
@@ -283,7 +327,7 @@ def test_a_job_that_slurm_has_ended_frees_the_shard_before_the_wait_is_over(
 ) -> None:
     fake_squeue(tmp_path, monkeypatch, "exit 0")
     held(paths, 30, slurm_job_id="77")
-    assert "says squeue" in str(look(paths))
+    assert "says Slurm" in str(look(paths))
 
 
 def test_slurm_is_not_asked_about_a_holder_that_renews_or_is_this_very_job(
@@ -303,7 +347,7 @@ def test_a_zombie_of_an_ended_job_loses_the_shard_after_the_wait(
 ) -> None:
     fake_squeue(tmp_path, monkeypatch, "exit 0")
     held(paths, 0, slurm_job_id="77")
-    assert "says squeue" in str(look(paths, wait_s=0))
+    assert "says Slurm" in str(look(paths, wait_s=0))
 
 
 def test_slurm_is_asked_rarely(paths: ShardPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from fakes.clone import Clone
 from fakes.outcome import songs
-from fakes.slurm import FakeSlurm, make_slurm, rule_of, without_paths, wrapped
+from fakes.slurm_commands import FakeSlurm, make_slurm, rule_of, without_paths, wrapped
 
 QUICK = ["--slurm-init-seconds-before-status-checks", "1", "--max-status-checks-per-second", "5"]
 SBATCH = (
