@@ -116,7 +116,7 @@ class _Check:
 
 def _where(profiles: list[Path], key: str, value: object) -> str:
     """The profile's lines that set this key to this value."""
-    pattern = re.compile(rf"^\s*(slurm-)?{key}:[\s\"']*{re.escape(str(value))}(?![\w.-])")
+    pattern = re.compile(rf"^\s*{key}:[\s\"']*{re.escape(str(value))}(?![\w.-])")
     for path in profiles:
         lines = path.read_text(encoding="utf-8").splitlines()
         found = [str(number) for number, line in enumerate(lines, 1) if pattern.match(line)]

@@ -32,7 +32,7 @@ set-resources:
   generate:
     slurm_partition: gpu
     gres: "'gpu:8'"
-slurm-qos: fast
+    qos: fast
 """
 
 

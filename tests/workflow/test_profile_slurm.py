@@ -51,8 +51,8 @@ def test_what_each_rule_asks_slurm_for(done: Clone, finished: Clone, slurm: Fake
 
     asked = {rule_of(words): without_paths(words) for words in slurm.submissions()}
     alone = "--exclusive --signal=TERM@300 --open-mode=append"
-    node = f"--requeue --qos=normal --cpus-per-task=288 {alone} -D ROOT --gres=gpu:4"
-    one = "--requeue --qos=normal --ntasks=1 --cpus-per-task=1 -D ROOT"
+    node = f"--requeue --cpus-per-task=288 {alone} -D ROOT --gres=gpu:4"
+    one = "--requeue --ntasks=1 --cpus-per-task=1 -D ROOT"
     shard = re.sub(r".*_", "", asked["generate"][asked["generate"].index("--comment") + 1])
     number = re.sub(r".*_", "", asked["qa"][asked["qa"].index("--comment") + 1])
     expected = {
