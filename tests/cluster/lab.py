@@ -177,15 +177,13 @@ class Lab:
         )  # fmt: skip
 
     def _start_database(self) -> None:
-        data, log = self.folder / "mysql", (self.folder / "log/mariadbd.log").open("w")
+        data = self.folder / "mysql"
         mysql = ["--no-defaults", "--user=mysql", f"--datadir={data}"]
         self._run("mariadb-install-db", *mysql, "--auth-root-authentication-method=socket", "--skip-test-db")
         socket_file, pid_file = data / "mysql.sock", data / "mariadbd.pid"
-        subprocess.Popen(
-            ["mariadbd", *mysql, "--bind-address=127.0.0.1", f"--port={DATABASE_PORT}", f"--socket={socket_file}",
-             f"--pid-file={pid_file}", "--innodb-flush-log-at-trx-commit=0", "--skip-log-bin"],
-            env={**os.environ, "PATH": _path()}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True,
+        self._run(
+            "setsid", "--fork", "mariadbd", *mysql, "--bind-address=127.0.0.1", f"--port={DATABASE_PORT}",
+            f"--socket={socket_file}", f"--pid-file={pid_file}", "--innodb-flush-log-at-trx-commit=0",
         )  # fmt: skip
         client = ["mariadb", "--no-defaults", f"--socket={socket_file}"]
         self.wait("MariaDB answers", lambda: self._succeeds(*client, "-e", "select 1"))
