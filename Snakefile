@@ -44,7 +44,7 @@ rule all:
 
 
 onstart:
-    check_cluster()
+    check_site()
     start_run()
 
 

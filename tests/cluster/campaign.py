@@ -20,7 +20,7 @@ from levo.node.journal import Event, History
 from levo.node.paths import RunPaths, ShardPaths
 from levo.node.seal import read_bill
 
-SHARDS, SONGS_A_SHARD = 6, 6
+SHARDS, SONGS_A_SHARD = 6, 8
 # Not of the profile: a test must not wait for looks that a campaign of days can wait for.
 QUICK = ["--slurm-init-seconds-before-status-checks", "2", "--max-status-checks-per-second", "2"]
 SHARD_TABLES = [f"results/t/shards/{shard:05d}/provenance.parquet" for shard in range(SHARDS)]

@@ -129,6 +129,25 @@ def test_from_a_subfolder_with_directory_it_works(clone: Clone) -> None:
     assert re.search(r"^total +14$", text, re.MULTILINE)
 
 
+def test_with_apptainer_rules_run_in_the_image(clone: Clone, tmp_path: Path) -> None:
+    script = tmp_path / "bin/apptainer"
+    script.parent.mkdir()
+    script.write_text(
+        '#!/bin/bash\n[ "$1" = --version ] && echo "apptainer version 1.3.4" && exit\necho "$@" >> calls.txt\n'
+        'while [ "$1" != bash ]; do shift; done; exec "$@"\n'
+    )
+    script.chmod(0o755)
+    (tmp_path / "levo.sif").touch()
+    env = {"PATH": f"{script.parent}:{os.environ['PATH']}"}
+    command = ["snakemake", "models/tiny/model.json", "--profile", "profiles/local", "--sdm", "apptainer"]
+    refused = clone.try_run(*command, env=env)
+    assert refused.returncode != 0 and "fix:   export LEVO_IMAGE=" in refused.stdout
+    clone.run(*command, "--apptainer-args=--nv", env={**env, "LEVO_IMAGE": str(tmp_path / "levo.sif")})
+    called = (clone.root / "calls.txt").read_text()
+    assert " --nv " in called and f"{tmp_path / 'levo.sif'} bash -c " in called
+    assert "exec python -m levo model tiny models/tiny" in called
+
+
 def test_profiles_hold_no_key_that_snakemake_has_given_up(root: Path) -> None:
     given_up = {"max-jobs-per-second", "use-conda", "use-singularity", "use-envmodules", "cluster", "drmaa", "slurm"}
     for path in (root / "profiles").glob("*/config.yaml"):

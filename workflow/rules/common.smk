@@ -22,6 +22,13 @@ os.environ.update(
 )
 
 
+# With `software-deployment-method: apptainer` in the profile, rules run in this image: a path or an address.
+IMAGE = os.environ.get("LEVO_IMAGE")
+
+
+container: IMAGE
+
+
 def friendly(call, *arguments, **named):
     """Call and return; what a user can mend is said in three lines, without a traceback."""
     try:
@@ -50,8 +57,14 @@ What was made is kept. Mend the cause, then run the same command again: only wha
 """
 
 
-def check_cluster():
-    """Before the first submission to Slurm: is there what the profile asks for?"""
+def check_site():
+    """Before the first job: an image, if the profile wants one, and on Slurm all that it asks for."""
+    methods = workflow.deployment_settings.deployment_method
+    if any(method.name == "APPTAINER" for method in methods) and not IMAGE:
+        sys.exit(
+            "the profile wants containers, but no image is named\n  where: environment variable LEVO_IMAGE\n"
+            "  fix:   export LEVO_IMAGE=/path/of/levo.sif"
+        )
     if workflow.executor_plugin.name != "slurm":
         return
     from snakemake.cli import get_profile_dir, get_argument_parser
