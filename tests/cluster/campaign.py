@@ -84,7 +84,12 @@ class Campaign:
 
     def finish(self, process: "subprocess.Popen[bytes]", timeout_s: float = 400) -> str:
         """Wait for its good end; gives back what it printed."""
-        code = process.wait(timeout_s)
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"not over after {timeout_s:g} s:\n{self.printed.read_text()}") from None
         text = self.printed.read_text()
         assert code == 0, text
         return text
