@@ -25,11 +25,20 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="session")
-def make(lab: Lab, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Campaign]:
+def campaigns() -> list[Campaign]:
+    """All that were made so far."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def make(
+    lab: Lab, root: Path, tmp_path_factory: pytest.TempPathFactory, campaigns: list[Campaign]
+) -> Callable[..., Campaign]:
     def make_campaign(ranks: int | None, slots: int) -> Campaign:
         clone = tmp_path_factory.mktemp("cluster") / "clone"
         write_campaign(clone, root, ranks, slots)
-        return Campaign(clone, lab)
+        campaigns.append(Campaign(clone, lab))
+        return campaigns[-1]
 
     return make_campaign
 
@@ -58,8 +67,9 @@ def figures() -> Iterator[dict[str, dict[str, float]]]:
 
 
 @pytest.fixture(autouse=True)
-def no_jobs_left(lab: Lab) -> Iterator[None]:
-    """A failed test must not slow the next one down."""
+def nothing_left(lab: Lab, campaigns: list[Campaign]) -> Iterator[None]:
+    """A failed test must not slow the next one down, nor leave it a broken cluster."""
     yield
-    lab.ask("scancel", "--user=root")
-    lab.wait("the queue is empty", lambda: not lab.ask("squeue", "-h").strip())
+    for campaign in campaigns:
+        campaign.end()
+    lab.mend()

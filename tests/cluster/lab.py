@@ -139,6 +139,17 @@ class Lab:
                 found.append(pid)
         return found
 
+    def mend(self) -> None:
+        """No job, and every part of the cluster up again."""
+        kill_all(below(self._steps(None)))
+        if self.pid("slurmdbd") is None:
+            self.start_accounting()
+        for node in NODES:
+            if self.pid(f"slurmd-{node}", "slurmd") is None:
+                self.start_node(node)
+        self.ask("scancel", "--user=root")
+        self.wait("the queue is empty", lambda: not self.ask("squeue", "-h").strip())
+
     # Accounting
 
     def start_accounting(self) -> None:

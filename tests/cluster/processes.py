@@ -55,10 +55,15 @@ def end(pid: int, name: str, wait_s: float = 15) -> None:
             time.sleep(0.05)
 
 
-def kill_all(pids: Iterable[int]) -> None:
-    """kill -9, whoever of them still lives."""
+def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to whoever of them still lives."""
     for pid in pids:
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
         except ProcessLookupError:
             continue
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """kill -9, whoever of them still lives."""
+    signal_all(pids, signal.SIGKILL)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cluster.campaign import QUICK, SHARD_TABLES, Campaign
 from cluster.lab import Lab
-from cluster.processes import command_of
+from cluster.processes import command_of, signal_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -62,8 +62,7 @@ def test_nodes_accounting_and_ranks_are_lost(
 
     job = strike("zombie")
     zombie, cut = lab.processes_of(job), lab.node_of(job)
-    for pid in zombie:
-        os.kill(pid, signal.SIGSTOP)  # the node hangs; it will wake up when the shard is somebody else's
+    signal_all(zombie, signal.SIGSTOP)  # the node hangs; it will wake up when the shard is somebody else's
     lab.cut_off(cut)
 
     job = strike("rank killed")
@@ -73,8 +72,7 @@ def test_nodes_accounting_and_ranks_are_lost(
         back = campaign.wait_event(shards[name], "start", began[name])
         figures[name] = {"seconds": back.time_s - began[name]}
         if name == "zombie":
-            for pid in zombie:
-                os.kill(pid, signal.SIGCONT)
+            signal_all(zombie, signal.SIGCONT)
         lab.start_node(node)
     lab.start_accounting()
     figures["rank killed"] = {"seconds": 0.0}
