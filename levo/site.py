@@ -205,11 +205,11 @@ def _ask(*command: str) -> str:
     return done.stdout
 
 
-def retry_preempted_jobs() -> None:
-    """A job that Slurm has preempted for good (PreemptMode=CANCEL) counts as failed, so that it is tried again.
+def mend_status_answers() -> None:
+    """Two answers of sacct, on which Snakemake's Slurm plugin (2.8.0) would wait for a job for ever, become CANCELLED.
 
-    Snakemake's Slurm plugin (2.8.0) leaves every job in state PREEMPTED to Slurm, and would wait for this one for
-    ever. One that Slurm requeues stands in squeue; the other does not.
+    "CANCELLED by UID", which it does not know, and PREEMPTED of a job that Slurm does not requeue (PreemptMode=CANCEL):
+    it leaves all preempted jobs to Slurm. One that is requeued stands in squeue; the other does not.
     """
     import snakemake_executor_plugin_slurm as plugin
 
@@ -217,12 +217,16 @@ def retry_preempted_jobs() -> None:
 
     async def query(command: str, logger: Any) -> tuple[dict[str, str] | None, float | None]:
         states, seconds = await ask_plugin(command, logger)
-        for job in [job for job, state in (states or {}).items() if state == "PREEMPTED"]:
-            if not _is_queued(job):
-                states[job] = "CANCELLED"
-        return states, seconds
+        if states is None:
+            return None, seconds
+        return {job: _plain(job, state) for job, state in states.items()}, seconds
 
     plugin.query_job_status = query
+
+
+def _plain(job: str, state: str) -> str:
+    state = state.partition(" ")[0]
+    return "CANCELLED" if state == "PREEMPTED" and not _is_queued(job) else state
 
 
 def _is_queued(job: str) -> bool:

@@ -47,8 +47,12 @@ def write_campaign(root: Path, source: Path, ranks: int | None, slots: int) -> N
 
 
 def made_songs(run: Path) -> dict[str, dict[str, Any]]:
-    """The songs without their measures, which disturbed campaigns do not wait for."""
-    return {song: {name: part for name, part in facts.items() if name != "qa"} for song, facts in songs(run).items()}
+    """The songs, without their measures, for which disturbed campaigns do not wait, and their number of slots."""
+    made = songs(run)
+    for facts in made.values():
+        facts.pop("qa", None)
+        del facts["provenance"]["batch_size"]
+    return made
 
 
 @dataclass

@@ -19,7 +19,9 @@ def preempt(lab: Lab, job: str) -> None:
 
 def move_a_waiting_shard(campaign: Campaign, lab: Lab) -> str:
     """Move one waiting shard to the partition that preempts by CANCEL, without grace; gives back its job."""
-    lab.wait("a shard waits", lambda: bool(campaign.jobs("PD")), 120)
+    lab.wait(
+        "all nodes are busy and a shard waits", lambda: len(campaign.jobs()) == 4 and campaign.jobs("PD") != {}, 150
+    )
     job = next(iter(campaign.jobs("PD").values()))
     lab.ask("scontrol", "update", f"JobId={job}", "Partition=scavenge")
     return job

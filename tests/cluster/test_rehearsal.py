@@ -15,15 +15,6 @@ from levo.bench.cluster_task import OK, OUT_OF_TIME, Task
 STEPS = ["plan", "songs", "qa", "report", "verify", "forecast"]
 
 
-@pytest.fixture
-def lab(request: pytest.FixtureRequest) -> object:
-    """The cluster of this folder's conftest."""
-    try:
-        return request.getfixturevalue("cluster")
-    except pytest.FixtureLookupError:
-        pytest.skip("no fixture `cluster` here: the cluster's tests are not part of this checkout")
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.usefixtures("lab")

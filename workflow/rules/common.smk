@@ -57,6 +57,12 @@ What was made is kept. Mend the cause, then run the same command again: only wha
 """
 
 
+def tries(number):
+    """Retries of a rule. Counted by the Snakemake in front only: each job is two more, one inside the other, and a shard
+    whose time is up would be begun again and again within the same job."""
+    return number if workflow.is_main_process else 0
+
+
 def check_site():
     """Before the first job: an image, if the profile wants one, and on Slurm all that it asks for."""
     methods = workflow.deployment_settings.deployment_method
@@ -81,7 +87,7 @@ def check_site():
         levo.site.check_site, orders, profiles, settings.cost.gpus_per_node
     ):
         print(f"note: {warning}", file=sys.stderr)
-    levo.site.retry_preempted_jobs()
+    levo.site.mend_status_answers()
 
 
 def start_run():

@@ -16,7 +16,7 @@ rule generate:
     benchmark:
         RUN / "benchmarks/generate/{shard}.tsv"
     # Exit 75 means "more to do": the time limit came first. levo itself ends a shard that makes no headway.
-    retries: 10
+    retries: tries(10)
     conda:
         "../envs/levo.yaml"
     threads: settings.node.ranks or 1

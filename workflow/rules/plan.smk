@@ -15,7 +15,7 @@ rule check:
     benchmark:
         RUN / "benchmarks/check.tsv"
     # Not for the manifest, which stays as bad as it is: for a job that Slurm refuses once.
-    retries: 2
+    retries: tries(2)
     conda:
         "../envs/levo.yaml"
     resources:

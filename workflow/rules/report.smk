@@ -12,7 +12,7 @@ rule qa:
         RUN / "logs/qa/{shard}.log",
     benchmark:
         RUN / "benchmarks/qa/{shard}.tsv"
-    retries: 1
+    retries: tries(1)
     conda:
         "../envs/levo.yaml"
     resources:
@@ -45,7 +45,7 @@ rule report:
         RUN / "logs/report.log",
     benchmark:
         RUN / "benchmarks/report.tsv"
-    retries: 1
+    retries: tries(1)
     conda:
         "../envs/levo.yaml"
     resources:
