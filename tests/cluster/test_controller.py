@@ -20,29 +20,31 @@ def test_snakemake_is_killed_interrupted_and_ended(
     campaign = make(ranks=2, slots=1)
     waits: dict[str, float] = {}
 
-    def begin() -> "subprocess.Popen[bytes]":
-        return campaign.start(*QUICK, *SHARD_TABLES)
+    def begin(n_jobs: int) -> "subprocess.Popen[bytes]":
+        return campaign.start(*QUICK, "--jobs", str(n_jobs), *SHARD_TABLES)
 
-    def strike(process: "subprocess.Popen[bytes]", number: signal.Signals, taken: set[int]) -> int:
-        shard, _ = campaign.in_the_middle(taken)
+    def strike(process: "subprocess.Popen[bytes]", number: signal.Signals, others: set[int]) -> int:
+        """A signal when one of its shards is in its middle, and its end; others: shards that are not its own."""
+        shard, _ = campaign.in_the_middle(others)
         began = time.monotonic()
         os.kill(process.pid, number)
         process.wait(200)
         waits[number.name] = time.monotonic() - began
         return shard
 
-    killed = strike(begin(), signal.SIGKILL, set())
-    assert campaign.jobs(), "its jobs run on"
-    locked = campaign.start(*QUICK, *SHARD_TABLES)
+    killed = strike(begin(2), signal.SIGKILL, set())
+    orphans = set(campaign.jobs())
+    assert killed in orphans, "its jobs run on"
+    locked = begin(2)
     assert locked.wait(60) != 0 and "--unlock" in campaign.printed.read_text()
     campaign.finish(campaign.start("--unlock", *SHARD_TABLES))
 
-    interrupted = strike(begin(), signal.SIGINT, {killed})
-    lab.wait("no job is left", lambda: not campaign.jobs(), 60)
-    ended = strike(begin(), signal.SIGTERM, {killed, interrupted})
-    assert not campaign.jobs(), "it has waited for its jobs"
+    interrupted = strike(begin(4), signal.SIGINT, orphans)
+    lab.wait("no job of it is left", lambda: not set(campaign.jobs()) - orphans, 60)
+    ended = strike(begin(2), signal.SIGTERM, orphans)
+    assert not set(campaign.jobs()) - orphans, "it has waited for its jobs"
 
-    campaign.finish(begin())
+    campaign.finish(begin(6))
     campaign.judge(expected)
     assert campaign.planned(*SHARD_TABLES) == {}
     for name, number in (("SIGKILL", killed), ("SIGINT", interrupted), ("SIGTERM", ended)):
@@ -51,3 +53,4 @@ def test_snakemake_is_killed_interrupted_and_ended(
             "songs_redone": campaign.songs_redone(number),
             "lost_s": campaign.lost_s(number),
         }
+    assert campaign.songs_redone(killed) == 0, "its orphan was waited for, not raced"
