@@ -148,6 +148,25 @@ def report(run: Run) -> None:
 
 
 @app.command()
+def status(run: Run) -> None:
+    """Say how far a RUN is, from its files alone; for `watch -n 10 levo status RUN`."""
+    from levo.reports.status import read_status
+    from levo.reports.status_text import text_of
+
+    print(text_of(read_status(run)))
+
+
+@app.command()
+def accounting(run: Run) -> None:
+    """Ask Slurm what it allocated to a RUN, keep the answer, and compare it with the ranks' ledgers."""
+    from levo.reports.accounting_text import text_of
+    from levo.reports.report import account_slurm
+
+    slurm = account_slurm(run)
+    print("no shard of this RUN was a Slurm job" if slurm is None else text_of(slurm))
+
+
+@app.command()
 def retry(run: Run) -> None:
     """Mark the failed songs of a RUN to be made again; then run snakemake again."""
     from levo.node.retry import retry_run

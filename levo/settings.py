@@ -42,7 +42,9 @@ class SamplingSettings(_Section):
 class EngineSettings(_Section):
     """How the language model runs on one rank."""
 
-    slots: int = Field(8, ge=1, le=64, description="Songs decoded at once on one rank.")
+    slots: int | None = Field(
+        None, ge=1, le=64, description="Songs decoded at once on one rank, at most; null: 64 on a GPU, 8 on a CPU."
+    )
     gemm_rows: int | None = Field(
         None, ge=16, description="Fixed row count of every decode GEMM; null: 128 on a GPU, 16 on a CPU."
     )

@@ -6,11 +6,14 @@ buffer, one CUDA graph over both transformers; sampling eager behind it.
 Both run every step through both transformers, max_delay steps more than there are frames.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from levo.bench.decode import median_seconds
 from levo.engine import sampling as rules
@@ -57,11 +60,20 @@ class StaticBuffer:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one step of all songs, of its transformers and of its sampling tail."""
+    """Seconds of one step of all songs, of its transformers and of its sampling tail.
+
+    dispatches: operations that the host hands to the device in an eager step; 0 when the transformers were captured.
+    """
 
     batch: int
     transformers: float
     sampling: float
+    dispatches: int = 0
+
+    @property
+    def us_a_dispatch(self) -> float | None:
+        """Microseconds from one operation to the next, where the host sets the pace."""
+        return 1e6 * (self.transformers + self.sampling) / self.dispatches if self.dispatches else None
 
     def x_realtime(self, n_frames: int, max_delay: int, frame_rate: int) -> float:
         """Of songs that all have n_frames: the delay's steps are paid too; prefill is left out, in its favour."""
@@ -91,18 +103,36 @@ def sample_eagerly(logits: Tensor, sampling: Sampling, history: Tensor, generato
     return torch.cat((drawn, probabilities[:, 1:].argmax(-1)), dim=1)
 
 
-def time_upstream(lm: LM, positions: int, steps: int = 20) -> StepTime:
-    """One song at `positions` filled positions, eager."""
-    config, rows = lm.config, 2
+def time_upstream(lm: LM, positions: int, steps: int = 20, batch: int = 1) -> StepTime:
+    """One song (or a batch, which upstream's code refuses) at `positions` filled positions, eager."""
+    config, rows = lm.config, 2 * batch
     caches = CatCache(lm, rows, positions, config.num_layers), CatCache(lm, rows, positions, config.num_layers_sub)
-    return _time(lm, 1, caches, steps, captured=False)
+    return _time(lm, batch, caches, steps, captured=False)
 
 
-def time_recipe(lm: LM, batch: int, length: int, steps: int = 20) -> StepTime:
-    """A fixed batch over a buffer of `length` positions, captured."""
+def time_recipe(lm: LM, batch: int, length: int, steps: int = 20, *, captured: bool = True) -> StepTime:
+    """A fixed batch over a buffer of `length` positions."""
     config, rows = lm.config, 2 * batch
     caches = StaticBuffer(lm, rows, length, config.num_layers), StaticBuffer(lm, rows, length, config.num_layers_sub)
-    return _time(lm, batch, caches, steps, captured=True)
+    return _time(lm, batch, caches, steps, captured=captured)
+
+
+class _Dispatches(TorchDispatchMode):
+    """Counts the operations in its context; a view is none, since it launches nothing."""
+
+    n = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        alias = [returned.alias_info for returned in func._schema.returns]
+        self.n += not any(info is not None and not info.is_write for info in alias)
+        return func(*args, **(kwargs or {}))
+
+
+def count_dispatches(call: Callable[[], object]) -> int:
+    """Operations that are no views, in one call."""
+    with _Dispatches() as counter:
+        call()
+    return counter.n
 
 
 def _time(lm: LM, batch: int, caches: tuple[Attend, Attend], steps: int, *, captured: bool) -> StepTime:
@@ -117,7 +147,7 @@ def _time(lm: LM, batch: int, caches: tuple[Attend, Attend], steps: int, *, capt
 
     for _ in range(3):
         logits = forward()
-    if captured:
+    if captured and device.type == "cuda":
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             logits = forward()
@@ -129,4 +159,5 @@ def _time(lm: LM, batch: int, caches: tuple[Attend, Attend], steps: int, *, capt
         ids.copy_(sample_eagerly(logits, Sampling(), history, generator).repeat(2, 1))
 
     tail()
-    return StepTime(batch, transformers, median_seconds(tail, steps))
+    dispatches = 0 if captured else count_dispatches(forward) + count_dispatches(tail)
+    return StepTime(batch, transformers, median_seconds(tail, steps), dispatches)

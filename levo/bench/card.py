@@ -3,24 +3,26 @@
 import json
 import os
 import platform
+from importlib.metadata import version
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from levo.node.machine import driver_version
+
 
 def card() -> dict[str, Any]:
-    """GPU, driver-side versions, host CPU."""
-    import triton
-
-    device = torch.cuda.get_device_properties(0)
+    """GPU, driver-side versions, host CPU; null where there is no GPU."""
+    gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     return {
-        "gpu": device.name,
-        "gpu_gib": round(device.total_memory / 2**30, 1),
+        "gpu": gpu.name if gpu else None,
+        "gpu_gib": round(gpu.total_memory / 2**30, 1) if gpu else None,
+        "driver": driver_version() if gpu else None,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "triton": triton.__version__,
+        "triton": version("triton") if gpu else None,
         "python": platform.python_version(),
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
@@ -43,6 +45,12 @@ def show(title: str, rows: list[dict[str, Any]], result: dict[str, Any]) -> None
     for name in rows[0]:
         table.add_column(name)
     for row in rows:
-        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()))
+        table.add_row(*map(_cell, row.values()))
     Console(width=140).print(table)
     print(json.dumps({"bench": title, "card": card(), "rows": rows, **result}), flush=True)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "" if value is None else str(value)

@@ -72,12 +72,13 @@ def run(load: Load, *, baselines: bool) -> None:
 
 @dataclass(frozen=True)
 class Speed:
-    """One line of the table."""
+    """One line of the table. us_a_dispatch: of an eager way, which hangs on the host."""
 
     what: str
     batch: int
     x_realtime: float
     step_ms: float
+    us_a_dispatch: float | None = None
 
 
 def time_ours(lm: LM, load: Load) -> "LMResult":
@@ -104,6 +105,7 @@ def time_baselines(lm: LM, frames: int) -> list[Speed]:
             time.batch,
             time.x_realtime(frames, config.max_delay, config.frame_rate),
             1e3 * (time.transformers + time.sampling),
+            time.us_a_dispatch,
         )
         for name, time in found
     ]

@@ -211,24 +211,31 @@ class Fill:
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
         """Values that keep what a layer gives near 1."""
-        if name == "normfeat.sum_x":
-            return torch.zeros(shape)
-        if name in ("normfeat.counts", "normfeat.sum_x2"):
-            return torch.full(shape, 2e5)
-        if name.endswith("weight") and ("norm" in name or ".ln_" in name):
-            return torch.ones(shape, dtype=dtype)
-        if name.endswith(("weight_g", "alpha")):
-            return torch.full(shape, 0.5, dtype=dtype)
+        value = fixed_value(name)
+        if value is not None:
+            return torch.full(shape, value, dtype=dtype)
         out = torch.empty(math.prod(shape), dtype=dtype)
         at = 0
         while at < len(out):
             piece = self.pool[self.start : self.start + len(out) - at]
             out[at : at + len(piece)] = piece
             at, self.start = at + len(piece), (self.start + len(piece)) % (POOL - 7919)
-        return out.mul_(_std(name, shape)).reshape(shape)
+        return out.mul_(spread(name, shape)).reshape(shape)
 
 
-def _std(name: str, shape: tuple[int, ...]) -> float:
+def fixed_value(name: str) -> float | None:
+    """What all of a tensor is; None for one of random numbers."""
+    if name == "normfeat.sum_x":
+        return 0.0
+    if name in ("normfeat.counts", "normfeat.sum_x2"):
+        return 2e5
+    if name.endswith("weight") and ("norm" in name or ".ln_" in name):
+        return 1.0
+    return 0.5 if name.endswith(("weight_g", "alpha")) else None
+
+
+def spread(name: str, shape: tuple[int, ...]) -> float:
+    """Standard deviation of a tensor of random numbers."""
     if name.endswith(("bias", "beta")) or "table" in name or "wpe" in name:
         return 0.02
     if name.startswith(("emb.", "layer2_emb.", "mask_emb.", "condition_provider.")) or "codebook" in name:

@@ -9,6 +9,12 @@ bench_app = typer.Typer(help="How fast it is on this machine, with random weight
 
 Made = Annotated[Path, typer.Argument(metavar="DIR", help="Model directory.")]
 Checkpoint = Annotated[Path, typer.Option(help="Upstream's checkpoint folder: config.yaml and weights.")]
+Frames = Annotated[tuple[int, int], typer.Argument(metavar="SHORTEST LONGEST", help="Frames of the songs.")]
+Slots = Annotated[int, typer.Option(min=1, max=64)]
+Seconds = Annotated[float, typer.Option(min=1, help="How long the steady state is timed.")]
+MemoryGib = Annotated[float | None, typer.Option(help="As if the device had no more, in GiB.")]
+Steps = Annotated[int, typer.Option(min=1, help="Euler steps of the flow.")]
+ModelDir = Annotated[Path | None, typer.Option(help="Model directory; default: random weights at full size.")]
 Runtime = Annotated[Path, typer.Option(help="Upstream's runtime folder: ckpt/, third_party/, conf/, tools/.")]
 
 
@@ -32,10 +38,10 @@ def bench_profile(size: Annotated[str, typer.Argument(metavar="SLOTSxPOSITIONS")
 
 @bench_app.command("lm")
 def bench_lm(
-    frames: Annotated[tuple[int, int], typer.Argument(metavar="SHORTEST LONGEST", help="Frames of the songs.")],
-    slots: Annotated[int, typer.Option(min=1, max=64)] = 48,
-    seconds: Annotated[float, typer.Option(min=1, help="How long the steady state is timed.")] = 60,
-    memory_gib: Annotated[float | None, typer.Option(help="As if the device had no more, in GiB.")] = None,
+    frames: Frames,
+    slots: Slots = 48,
+    seconds: Seconds = 60,
+    memory_gib: MemoryGib = None,
     sync_ticks: Annotated[int, typer.Option(min=1, help="Ticks between two looks at the device.")] = 8,
     cold: Annotated[bool, typer.Option(help="Start with empty slots.")] = False,
     baselines: Annotated[bool, typer.Option(help="Time the recipe and upstream's loop beside it.")] = True,
@@ -44,6 +50,75 @@ def bench_lm(
     from levo.bench import lm
 
     lm.run(lm.Load(slots, *frames, seconds, memory_gib, sync_ticks, cold), baselines=baselines)
+
+
+@bench_app.command("song")
+def bench_song(
+    frames: Frames,
+    slots: Slots = 48,
+    seconds: Seconds = 60,
+    memory_gib: MemoryGib = None,
+    steps: Steps = 10,
+    model: ModelDir = None,
+    profile: Annotated[float, typer.Option(min=0, help="Seconds under the profiler, for the idle share.")] = 0,
+    baselines: Annotated[bool, typer.Option("--baselines", help="Time the recipe and upstream's loop beside.")] = False,
+) -> None:
+    """Run songs from lyrics to FLAC on disk in steady state: speed, memory, energy, cost."""
+    from levo.bench import song
+    from levo.bench.song_line import Load
+
+    load = Load(*frames, slots=slots, memory_gib=memory_gib, steps=steps, model=model)
+    song.run(load, song.Extras(seconds, profile, baselines))
+
+
+@bench_app.command("calibrate")
+def bench_calibrate(
+    speeds: Annotated[Path, typer.Argument(metavar="CALIBRATION", help="Speed file; made if there is none.")],
+    outputs: Annotated[list[Path], typer.Argument(metavar="OUTPUT...", help="What `levo bench song` printed.")],
+) -> None:
+    """Put what `levo bench song` measured into the speed file that estimates and plans read."""
+    from levo.bench.song_calibration import calibrate
+
+    print(calibrate(speeds, outputs))
+
+
+@bench_app.command("ablation")
+def bench_ablation(
+    frames: Frames,
+    slots: Slots = 48,
+    seconds: Seconds = 20,
+    memory_gib: MemoryGib = None,
+    steps: Steps = 10,
+    model: ModelDir = None,
+) -> None:
+    """List what each change is worth, from upstream's loop through the public recipe to ours."""
+    from levo.bench import ablation
+    from levo.bench.song_line import Load
+
+    ablation.run(Load(*frames, slots=slots, memory_gib=memory_gib, steps=steps, model=model), seconds)
+
+
+@bench_app.command("stages")
+def bench_stages(
+    caps: Annotated[list[int], typer.Argument(metavar="FRAMES...", min=1, help="Caps on the song, shortest first.")],
+    steps: Steps = 10,
+    model: ModelDir = None,
+) -> None:
+    """Time one song's stages alone: caps, renditions, supplied tokens, two songs together."""
+    from levo.bench import stages
+    from levo.bench.song_line import Load
+
+    stages.run(Load(caps[0], caps[-1], slots=2, steps=steps, model=model), caps)
+
+
+@bench_app.command("codec")
+def bench_codec(
+    kernels: Annotated[bool, typer.Option(help="List the kernels of a step and of a window.")] = False,
+) -> None:
+    """Time flow, VAE and PCM of a window, beside the plain networks, with their errors against float32."""
+    from levo.bench import codec
+
+    codec.run(kernels=kernels)
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -43,10 +43,13 @@ class Engine:
                 where="settings engine.slots and engine.gemm_rows",
                 fix=f"set engine.gemm_rows to at least {2 * slots}, or engine.slots to at most {gemm_rows // 2}",
             )
+        # The codec first: what it holds and captures is then no longer free when pages are planned from free memory.
+        max_frames = model.config.lm.max_frames
+        self.renderer = Renderer(model.flow, model.vae, max_frames, codec_steps, codec_guidance, book)
         self.decoder: Decoder | None = None
         if model.lm is not None:
             self.decoder = build_decoder(model.lm, model.pad_id, slots, gemm_rows, sampling, memory_gib, book)
-        self.renderer = Renderer(model, codec_steps, codec_guidance, book)
+        self.renderer.warm_up()
         self.to_render: deque[tuple[Request, Finished]] = deque()
 
     def submit(self, request: Request) -> None:

@@ -34,7 +34,7 @@ class MainPhase(Phase):
 
     def _tick(self) -> None:
         ids = self.slots.inputs[:, 0].repeat_interleave(ROWS)
-        hidden = self.stack.run(self.setup.lm.main_input(ids), self._attend)
+        hidden = self.stack.run(self.setup.lm.main_input(ids), self._attend, self.n_rows)
         self.setup.ops.store_hidden(hidden, self.hidden, self.slots)
         self.setup.ops.sample_main(linear(hidden, self.head), self.slots, self.setup.sampling)
 

@@ -9,7 +9,9 @@ from levo.errors import ConfigError
 from levo.model.config import LMConfig
 
 GIB = 2**30
-CODEC_WORKSPACE = 6 * GIB  # flow, VAE and what prefill passes take at their peak
+CODEC_WORKSPACE = 4 * GIB
+"""What comes after the plan: capture of ticks and passes, and a window decoded again in float32 (1 GiB). The codec's
+own buffers and captures exist already when the plan is made."""
 RESERVE = 0.08  # share of the device that stays free: fragments, other libraries, the unforeseen
 CONTEXT = GIB // 2  # about what CUDA takes for a process beside the allocator
 HIDDEN_PER_UNIT = 0.8  # hidden pages beside each unit; a song of 30 s uses 0.59 and one of 3 minutes 0.68

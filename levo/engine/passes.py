@@ -29,7 +29,7 @@ class Pass:
             per_row = qkv.unflatten(0, self.shape)
             return self.stack.ops.attend_pass(per_row, self.pool, self.units, layer, self.starts, self.stack.rope)
 
-        self.hidden.copy_(self.stack.run(self.x.clone(), attend))
+        self.hidden.copy_(self.stack.run(self.x.clone(), attend, len(self.x)))
 
     def __call__(self, x: Tensor, table: Table, rows: tuple[int, ...], start: int) -> Tensor:
         """x [rows, n, d] at positions start ... of these rows of the table -> hidden [rows, n, d]."""

@@ -115,6 +115,7 @@ class Phase:
         device = setup.kv.data.device
         self.setup, self.config, self.transformer = setup, config, transformer
         groups = setup.gemm_rows // ROWS
+        self.n_rows = ROWS * slots  # the GEMMs' other rows are never looked at
         self.slots = Slots.empty(config, groups, slots, books, base, setup.sampling.window, device)
         parts = len(transformer.layers) // layers_per_unit(config)
         self.kv = Table(setup.kv, setup.gemm_rows, n_pages, parts)

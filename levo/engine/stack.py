@@ -65,16 +65,17 @@ class Stack:
         cos, sin = rope_tables(positions, heads[1], transformer.theta, weight.dtype)
         self.rope = cos[:, 0].contiguous(), sin[:, 0].contiguous()  # [positions, hd]
 
-    def run(self, x: Tensor, attend: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """x [n, d], overwritten -> hidden after the final norm [n, d].
+    def run(self, x: Tensor, attend: Callable[[int, Tensor], Tensor], rows: int) -> Tensor:
+        """x [n, d], overwritten -> hidden after the final norm [n, d]; the first `rows` rows of it are of use.
 
         attend: (layer, qkv [n, 3, H, hd] before rotation) -> attended values [n, H * hd].
         """
         ops, eps = self.ops, self.norm.eps
         norms = [*(layer.norm1 for layer in self.layers[1:]), self.norm.weight]
-        h = ops.add_norm(x, None, self.layers[0].norm1, eps)
+        h = ops.add_norm(x, None, self.layers[0].norm1, eps, rows)
         for number, (layer, next_norm) in enumerate(zip(self.layers, norms, strict=True)):
             attended = attend(number, linear(h, layer.qkv).unflatten(-1, (3, *self.heads)))
-            h = ops.add_norm(x, linear(attended, layer.o), layer.norm2, eps)
-            h = ops.add_norm(x, linear(ops.gate(linear(h, layer.gate_up)), layer.down), next_norm, eps)
+            h = ops.add_norm(x, linear(attended, layer.o), layer.norm2, eps, rows)
+            gated = ops.gate(linear(h, layer.gate_up), rows)
+            h = ops.add_norm(x, linear(gated, layer.down), next_norm, eps, rows)
         return h

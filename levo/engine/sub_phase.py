@@ -21,7 +21,7 @@ class SubPhase(Phase):
         lm, ops = self.setup.lm, self.setup.ops
         table1, table2 = lm.layer2_emb["1"].weight, lm.layer2_emb["2"].weight
         y = lm.mlp(ops.gather_sub_input(self.slots, table1, table2, self.hidden))
-        z = self.stack.run(y, self._attend)
+        z = self.stack.run(y, self._attend, self.n_rows)
         ops.sample_sub(linear(z, self.heads).unflatten(-1, (2, -1)), self.slots, self.setup.sampling)
 
     def enter(self, draft: Draft, order: int) -> None:

@@ -16,8 +16,11 @@ from levo.model.lm import rotate
 ROWS = 2
 
 
-def add_norm(residual: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-    """Add delta to residual in place, and return the RMS norm of the sum times weight. All [R, d]."""
+def add_norm(residual: Tensor, delta: Tensor | None, weight: Tensor, eps: float, rows: int) -> Tensor:
+    """Add delta to residual in place, and return the RMS norm of the sum times weight. All [R, d].
+
+    Only the first `rows` rows are of use; the others may hold anything.
+    """
     if delta is not None:
         residual += delta
     wide = residual.float()
@@ -25,8 +28,8 @@ def add_norm(residual: Tensor, delta: Tensor | None, weight: Tensor, eps: float)
     return wide.to(residual.dtype) * weight
 
 
-def gate(gate_up: Tensor) -> Tensor:
-    """silu(first half) * second half. [R, 2 F] -> [R, F]."""
+def gate(gate_up: Tensor, rows: int) -> Tensor:
+    """silu(first half) * second half. [R, 2 F] -> [R, F]; only the first `rows` rows are of use."""
     first, second = gate_up.chunk(2, dim=-1)
     return silu(first) * second
 

@@ -17,6 +17,7 @@ from levo.node.dispatch import Dispatch
 from levo.node.fleet import Fleet, Lost
 from levo.node.journal import Journal
 from levo.node.lease import Lease
+from levo.node.making import slots_of
 from levo.node.messages import (
     Broken,
     Bye,
@@ -96,12 +97,12 @@ class Attempt:
         self.lease = lease
         self.signals = signals
         self.say = say
-        node = job.settings.node
-        self.dispatch = Dispatch(job.songs, job.losses, job.settings.engine.slots, node.retries)
+        slots = slots_of(job.settings, on_gpu=any(place.gpu for place in job.places))
+        self.dispatch = Dispatch(job.songs, job.losses, slots, job.settings.node.retries)
         self.predicted_s = {song.song_id: song.predicted_frames / FRAME_RATE for song in job.songs}
         n_done = job.n_songs - len(job.songs)
         self.progress = Progress(job.n_songs, n_done, sum(self.predicted_s.values()), say)
-        company = min(2 * job.settings.engine.slots, math.ceil(len(job.songs) / len(job.places)))  # two phases' slots
+        company = min(2 * slots, math.ceil(len(job.songs) / len(job.places)))  # two phases' slots
         self.deadline = Deadline(job.slurm, job.cost_s, company)
         self.given_s: dict[str, float] = {}
         self.fleet = Fleet()
@@ -240,6 +241,7 @@ class Attempt:
             rank=rank,
             songs=ids,
             outcomes=list(outcomes.values()),
+            missing=self.dispatch.open,
             in_work=self.dispatch.in_work,
             so_far=self.job.tally.as_json(),
         )

@@ -98,10 +98,10 @@ class History:
         for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
             if not line:
                 continue
-            try:
-                fields = json.loads(line)
-                yield Event(attempt, float(fields.pop("time_s")), str(fields.pop("event")), fields)
-            except (ValueError, KeyError, TypeError, AttributeError):
+            event = read_event(attempt, line)
+            if event is not None:
+                yield event
+            else:
                 self.unreadable.append(f"{path}:{number}")
 
     def _add(self, event: Event) -> None:
@@ -112,6 +112,24 @@ class History:
             self.commits[event.attempt] += len(songs)
         elif event.name == "lost":
             self.losses.update(songs)
+
+
+def read_event(attempt: int, line: bytes) -> Event | None:
+    """A line of a journal; None when it is no event: torn by a kill, or damaged."""
+    try:
+        fields = json.loads(line)
+        return Event(attempt, float(fields.pop("time_s")), str(fields.pop("event")), fields)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def first_event(paths: ShardPaths, attempt: int) -> Event | None:
+    """How an attempt began; None when it has said nothing yet."""
+    try:
+        with paths.journal(attempt).open("rb") as file:
+            return read_event(attempt, file.readline())
+    except FileNotFoundError:
+        return None
 
 
 def _journals(work: Path) -> Iterator[tuple[int, Path]]:

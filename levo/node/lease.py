@@ -175,6 +175,12 @@ def last_holder(paths: ShardPaths) -> tuple[float, Holder | None] | None:
     return _read(_file(paths.lease, number)) if number else None
 
 
+def all_holders(paths: ShardPaths) -> list[Holder]:
+    """Everybody who ever held the lease, in turn; unreadable ones are left out. Raises OSError."""
+    found = (_read(path)[1] for path in sorted(paths.lease.glob("[0-9]*.json")))
+    return [holder for holder in found if holder is not None]
+
+
 class _Watch:
     """A newcomer's view of the lease over its wait."""
 

@@ -48,10 +48,11 @@ class Ledger:
         self.begin_s = clock() - (process_age_s() if age_s is None else age_s)
         self.lap_s = self.begin_s
         self.nobody: Stages = {LOAD: 0.0, IDLE: 0.0}
-        self.songs: dict[str, Stages] = {}
         self.lost: Stages = {}
-        self.keys: dict[int, Stages] = {}
+        self.songs: dict[str, Stages] = {}
         self.names: dict[int, str] = {}
+        self.texts: dict[str, str] = {}
+        self.unwritten: set[str] = set()
         self.ended = threading.Event()
         self.sync()
         self.thread = threading.Thread(target=self._run, name="ledger", daemon=True)
@@ -61,7 +62,8 @@ class Ledger:
         """Say whose time is booked under a key. Every key is named before it is booked."""
         with self.lock:
             self.names[key] = song_id
-            self.keys[key] = {}
+            self.songs.setdefault(song_id, {})
+            self.unwritten.add(song_id)
 
     def book(self, stage: str, keys: Sequence[int]) -> None:
         """Book the time since the last booking: in equal shares to these songs, or to nobody (`load`, else idle)."""
@@ -71,43 +73,58 @@ class Ledger:
             if not keys:
                 self.nobody[LOAD if stage == LOAD else IDLE] += lap
             for key in keys:
-                stages = self.keys[key]
+                song_id = self.names[key]
+                stages = self.songs[song_id]
                 stages[stage] = stages.get(stage, 0.0) + lap / len(keys)
+                self.unwritten.add(song_id)
 
     def lose(self, keys: Sequence[int]) -> None:
         """What these songs have cost so far is lost work: their engine is gone and they begin again under new keys."""
         with self.lock:
             for key in keys:
-                _add(self.lost, self.keys[key])
-                self.keys[key] = {}
+                song_id = self.names[key]
+                _add(self.lost, self.songs[song_id])
+                self.songs[song_id] = {}
+                self.unwritten.add(song_id)
+
+    def state(self) -> "RankLedger":
+        """All that is booked by now."""
+        with self.lock:
+            return self._state({song_id: dict(stages) for song_id, stages in self.songs.items()})
+
+    def _state(self, by_song: dict[str, Stages]) -> "RankLedger":
+        now = self.clock()
+        return RankLedger(
+            attempt=self.attempt,
+            rank=self.rank,
+            wall_s=now - self.begin_s,
+            open_s=now - self.lap_s,
+            nobody=dict(self.nobody),
+            lost=dict(self.lost),
+            by_song=by_song,
+        )
 
     def sync(self) -> None:
-        """Write the ledger now. Raises OSError."""
+        """Write the ledger now. Raises OSError.
+
+        Only the songs that were booked since the last time are put into words again: a rank's thousand finished ones
+        would hold up its other threads for milliseconds each second.
+        """
         with self.lock:
-            now = self.clock()
-            state = RankLedger(
-                attempt=self.attempt,
-                rank=self.rank,
-                wall_s=now - self.begin_s,
-                open_s=now - self.lap_s,
-                nobody=dict(self.nobody),
-                lost=dict(self.lost),
-                by_song=self._by_song(),
-            )
+            content = vars(self._state({}))
+            changed = {song_id: dict(self.songs[song_id]) for song_id in self.unwritten}
+            self.unwritten.clear()
+        self.texts |= {song_id: f"{_json(song_id)}: {_json(stages)}" for song_id, stages in changed.items()}
+        del content["by_song"]
+        text = f'{_json(content)[:-1]}, "by_song": {{{", ".join(self.texts.values())}}}}}'
         with whole_file(self.path) as file:
-            file.write(json.dumps(asdict(state), ensure_ascii=False).encode())
+            file.write(text.encode())
 
     def close(self) -> None:
         """Write it for the last time. What has not been booked is lost work."""
         self.ended.set()
         self.thread.join()
         self.sync()
-
-    def _by_song(self) -> dict[str, Stages]:
-        songs: dict[str, Stages] = {}
-        for key, stages in self.keys.items():
-            _add(songs.setdefault(self.names[key], {}), stages)
-        return songs
 
     def _run(self) -> None:
         said = ""
@@ -250,3 +267,7 @@ def _attempts(ledgers: Sequence[RankLedger]) -> list[dict[str, float]]:
 def _add(total: Stages, stages: Mapping[str, float]) -> None:
     for stage, seconds in stages.items():
         total[stage] = total.get(stage, 0.0) + seconds
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -4,22 +4,29 @@ Tests put another maker in its place (a dotted path in the rank's order); everyt
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from levo.engine.request import Book, Finished, Request, Sampling
 from levo.errors import ModelError
+from levo.node.kernel_cache import use_kernel_cache
 from levo.settings import Settings
 from levo.songs.prompts import Prompt, PromptBook
 from levo.songs.song import Song
 from levo.songs.text import Conditioning
 
+if TYPE_CHECKING:  # torch takes seconds to import, and the parent of a shard needs none of it
+    from levo.model.checkpoint import Model
+
 GEMM_ROWS_GPU, GEMM_ROWS_CPU = 128, 16
 """Row counts at which rows do not depend on each other, by measurement (design: The engine, 3)."""
+
+SLOTS_GPU, SLOTS_CPU = 64, 8
+"""Slots where the settings name none. On a GPU as many as gemm_rows holds: memory decides how many are taken."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +98,26 @@ def load(recipe: Recipe, book: Book) -> Making:
     """Load the real model. Raises ModelError when its directory is incomplete or damaged."""
     import torch
 
-    from levo.engine.engine import Engine
     from levo.model import checkpoint
     from levo.songs.text import TextEncoder
 
     if recipe.device == "cpu":
         torch.set_num_threads(1)  # the thread count changes bits (design: The engine, 3)
     model = checkpoint.load(recipe.model_dir, recipe.device, getattr(torch, recipe.dtype), language=recipe.language)
+    encoder = TextEncoder(recipe.model_dir)
+    return making_of(model, encoder, recipe, book, PromptBook(recipe.model_dir, encoder.limits))
+
+
+def making_of(
+    model: "Model", encoder: EncoderLike, recipe: Recipe, book: Book, prompts: PromptBook | None = None
+) -> Making:
+    """A model in memory as a rank gets it."""
+    from levo.engine.engine import Engine
+
+    booked = book
+    if recipe.device != "cpu":
+        use_kernel_cache()
+        booked = after_the_device(book)
 
     def new_engine() -> EngineLike:
         return Engine(
@@ -108,13 +128,26 @@ def load(recipe: Recipe, book: Book) -> Making:
             codec_steps=recipe.codec_steps,
             codec_guidance=recipe.codec_guidance,
             memory_gib=recipe.memory_gib,
-            book=book,
+            book=booked,
         )
 
     rate = model.config.codec.vae.sample_rate
-    encoder = TextEncoder(recipe.model_dir)
-    prompts = PromptBook(recipe.model_dir, encoder.limits)
     return Making(encoder, new_engine, rate, model.name, model.digest, prompts)
+
+
+def after_the_device(book: Book) -> Book:
+    """A book that first waits until the device has done what was asked of it.
+
+    The engine only asks; without the wait a song's prefill or flow would be booked in whatever waits next, and to
+    everybody in it. It costs an empty queue twice a song and twice a window: after ticks the engine has waited anyway.
+    """
+    import torch
+
+    def booked(stage: str, keys: Sequence[int]) -> None:
+        torch.cuda.synchronize()
+        book(stage, keys)
+
+    return booked
 
 
 def recipe_of(settings: Settings, device: str) -> Recipe:
@@ -127,13 +160,18 @@ def recipe_of(settings: Settings, device: str) -> Recipe:
         model_dir=Path(settings.model),
         device=device,
         dtype=dtype,
-        slots=engine.slots,
+        slots=slots_of(settings, on_gpu=on_gpu),
         gemm_rows=rows,
         sampling=Sampling(**settings.sampling.model_dump()),
         codec_steps=settings.codec.steps,
         codec_guidance=settings.codec.guidance,
         memory_gib=engine.memory_gib,
     )
+
+
+def slots_of(settings: Settings, *, on_gpu: bool) -> int:
+    """Slots of a rank."""
+    return settings.engine.slots or (SLOTS_GPU if on_gpu else SLOTS_CPU)
 
 
 def prompt_tokens(song: Song, making: Making) -> np.ndarray | None:

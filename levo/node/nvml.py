@@ -60,6 +60,11 @@ class Nvml:
         cached = _file_bytes(self._ask("nvmlDeviceGetNumaNodeId", handle))
         return Usage(max(0, memory.used - cached) if memory else 0, tuple(process.pid for process in running))
 
+    def joules(self, name: str) -> float | None:
+        """Energy that it has used since the driver was loaded."""
+        millijoules = self._ask("nvmlDeviceGetTotalEnergyConsumption", self._handle(name))
+        return None if millijoules is None else millijoules / 1000
+
     def _handle(self, name: str) -> Any:
         return self._ask("nvmlDeviceGetHandleByUUID", name)
 

@@ -33,7 +33,7 @@ def calibrate(run: Run, estimate: Mapping[str, Any]) -> Calibration | None:
         return None
     n_ranks = sum(attempt["ranks"] for bill in run.bills for attempt in bill.attempts)
     devices = counts(ok["gpu_name"]) or {"CPU ranks": 1}
-    name, slots, steps = next(iter(devices)), run.settings.engine.slots, run.settings.codec.steps
+    name, slots, steps = next(iter(devices)), int(numbers(ok, "batch_size").max()), run.settings.codec.steps
     return Calibration(
         name=f"measured: {name}, {slots} slots, {steps} flow steps",
         source=f"RUN {run.settings.run}: {ok.num_rows} songs, {made_seconds(ok):.0f} s of audio",

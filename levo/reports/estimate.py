@@ -147,7 +147,7 @@ def estimate_run(run_dir: Path) -> Estimate:
     """`levo estimate RUN`: read RUN/plan/shards.parquet and the speed file, write RUN/plan/estimate.json."""
     settings = of_run(run_dir)
     paths = RunPaths(run_dir)
-    calibration = load_calibration(Path(settings.cost.calibration))
+    calibration = load_calibration(Path(settings.cost.calibration)).of(settings)
     shards = tuple(_load(table, calibration) for table in _shards(paths.plan))
     made = Estimate(settings.run, calibration, node_of(settings), ranks_of(settings), shards)
     write_json(paths.estimate, made.as_dict())
@@ -193,14 +193,12 @@ def _shards(plan: Path) -> Iterator[pa.Table]:
 def _load(shard: pa.Table, calibration: Calibration) -> ShardLoad:
     names = ("predicted_frames", "renditions", "gen_type")
     songs = list(zip(*(shard[name].to_pylist() for name in names), strict=True))
-    codec_a_second = calibration.codec_share / calibration.x_realtime
-    files_s = [frames / FRAME_RATE * renditions * len(STEMS[kind]) for frames, renditions, kind in songs]
     return ShardLoad(
         n_songs=len(songs),
         n_files=sum(renditions * len(STEMS[kind]) for _, renditions, kind in songs),
         audio_s=sum(frames / FRAME_RATE * renditions for frames, renditions, _ in songs),
         gpu_s=sum(calibration.gpu_seconds(*song) for song in songs),
-        codec_s=codec_a_second * sum(files_s),
+        codec_s=sum(calibration.codec_seconds(n) * renditions * len(STEMS[kind]) for n, renditions, kind in songs),
     )
 
 

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from levo.reports import plots, tables, words
+from levo.reports.accounting import least_efficient_first, try_words
 from levo.reports.formulas import HOUR_S
 from levo.reports.gather import Run, counts, numbers
 from levo.reports.players import Player, players
@@ -22,6 +23,8 @@ from levo.reports.qa import FLAGS
 from levo.reports.sealed import Row
 from levo.songs.song import FRAME_RATE
 
+MOST_SHARDS = 200
+"""Shards that the table of Slurm's view shows at most."""
 TEMPLATES = Path(__file__).parent / "templates"
 _MADE_WITH = {
     "model": "model_name",
@@ -49,7 +52,13 @@ def render(run: Run, cost: Mapping[str, Any], qa: Mapping[str, Any], estimate: M
         lstrip_blocks=True,
     )
     environment.filters.update(
-        figure=words.figure, clock=words.clock, percent=words.percent, db=words.decibels, duration=words.duration
+        figure=words.figure,
+        clock=words.clock,
+        percent=words.percent,
+        db=words.decibels,
+        duration=words.duration,
+        share=words.share,
+        try_words=try_words,
     )
     heard = players(run)
     return environment.get_template("report.html.j2").render(
@@ -59,6 +68,7 @@ def render(run: Run, cost: Mapping[str, Any], qa: Mapping[str, Any], estimate: M
         attention=_attention(run, cost, qa),
         players=_players(run, heard),
         cost=cost,
+        slurm=_slurm(cost["slurm"]),
         compared=_compared(cost),
         estimate=estimate,
         plots={name: _markup(plot) for name, plot in _plots(run, cost).items()},
@@ -134,6 +144,38 @@ def _compared(cost: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
+def _slurm(slurm: Mapping[str, Any] | None) -> Row | None:
+    """What Slurm says: (what, value, unit, note) a line, and the shards, the least efficient first."""
+    if slurm is None:
+        return None
+    if not slurm["n_tries"]:
+        return {"lines": [], "problems": slurm["problems"], "shards": []}
+    lost, waited, others = slurm["lost_gpu_hours"], slurm["queue_s"], slurm["other_jobs"]
+    died = words.count(slurm["n_tries_before_levo"], "try", "tries")
+    hours = {
+        "allocated": (slurm["allocated_gpu_hours"], "elapsed time of every try, times its GPUs"),
+        "attributed": (slurm["attributed_gpu_hours"], "wall time of the ranks, by their ledgers"),
+        "difference": (
+            slurm["difference_gpu_hours"],
+            f"{words.share(slurm['difference_share'])} of what was allocated",
+        ),
+        "useful": (
+            slurm["useful_gpu_hours"],
+            f"went into songs: {words.share(slurm['efficiency'])} of what was allocated",
+        ),
+        "lost in levo": (lost["in_levo"], "songs begun again or made twice"),
+        "lost before levo": (lost["before_levo"], f"{died} that died before levo started"),
+    }
+    lines = [(what, words.figure(value), "GPU-h", note) for what, (value, note) in hours.items()]
+    if waited["median"] is not None:
+        spread = f"median {words.duration(waited['median'])}, longest {words.duration(waited['max'])}"
+        lines.append(("queue time", words.duration(waited["total"]), "", spread))
+    tries = words.count(others["n_tries"], "try", "tries")
+    lines.append(("other jobs", words.figure(others["core_hours"]), "core-h", f"{tries}: QA, report and so on"))
+    shards = least_efficient_first(slurm["shards"])[:MOST_SHARDS]
+    return {"lines": lines, "problems": slurm["problems"], "shards": shards, "n_shards": len(slurm["shards"])}
+
+
 def _players(run: Run, heard: list[Player]) -> list[Row]:
     texts = run.lyrics((player.file["shard"], player.file["song_id"]) for player in heard)
     return [
@@ -146,11 +188,15 @@ def _plots(run: Run, cost: Mapping[str, Any]) -> dict[str, Plot]:
     ok = run.ok
     at_cap = np.array([reason == "cap" for reason in ok["stop_reason"].to_pylist()], dtype=bool)
     qa = run.settings.qa
-    return {
+    made = {
         "stages": plots.stages(cost["gpu_seconds_by_stage"], cost["unit"]["name"]),
         "lengths": plots.lengths(numbers(ok, "predicted_frames") / FRAME_RATE, numbers(ok, "seconds"), at_cap),
         "loudness": plots.loudness(numbers(run.files, "lufs"), (qa.min_lufs, qa.max_lufs)),
     }
+    if cost["slurm"] and (shards := cost["slurm"]["shards"]):
+        seconds = ([shard[f"{name}_gpu_s"] for shard in shards] for name in ("allocated", "attributed"))
+        made["allocated"] = plots.allocated(*seconds)
+    return made
 
 
 def _markup(plot: Plot) -> dict[str, str]:

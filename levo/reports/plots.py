@@ -125,6 +125,21 @@ def stages(seconds: Mapping[str, float], unit: str) -> Plot:
     return Plot(made[0], f"Bars of {unit} time by stage: {words}.")
 
 
+def allocated(allocated_s: Sequence[float], attributed_s: Sequence[float]) -> Plot:
+    """Of each shard, GPU-seconds that Slurm allocated against those that its ranks' ledgers account for."""
+    most = 1.08 * max([*allocated_s, *attributed_s, 1.0])
+    scale, unit = (3600, "GPU-hours") if most >= 7200 else (1, "GPU-seconds")
+    with _canvas("allocated", 5.2, 3.7) as (axes, made):
+        axes.plot([0, most / scale], [0, most / scale], color=MUTED, linewidth=1, linestyle=(0, (4, 4)))
+        x, y = (np.asarray(values) / scale for values in (allocated_s, attributed_s))
+        axes.scatter(x, y, s=34 if len(x) <= 100 else 12, color=MAIN, alpha=0.75, linewidths=0)
+        ends = (0, most / scale)
+        axes.set(xlim=ends, ylim=ends, xlabel=f"allocated, {unit}", ylabel=f"attributed, {unit}")
+        axes.grid(True)
+    shares = f"{sum(attributed_s) / sum(allocated_s):.1%}" if sum(allocated_s) else "none"
+    return Plot(made[0], f"Scatter of {len(x)} shards: the ranks' ledgers account for {shares} of what was allocated.")
+
+
 def loudness(lufs: np.ndarray, bounds: Sequence[float]) -> Plot:
     """How loud the files are. bounds: below the first and above the second a file is flagged."""
     from matplotlib.ticker import MaxNLocator

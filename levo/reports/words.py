@@ -2,7 +2,7 @@
 
 from levo.reports.estimate import duration
 
-__all__ = ["clock", "count", "decibels", "duration", "figure", "percent"]
+__all__ = ["clock", "count", "decibels", "duration", "figure", "percent", "share"]
 
 NONE = "–"
 MINUS = "\N{MINUS SIGN}"
@@ -40,6 +40,11 @@ def clock(seconds: float | None) -> str:
 def percent(share: float | None) -> str:
     """A share in percent."""
     return NONE if share is None else f"{100 * share:.0f} %"
+
+
+def share(value: float | None) -> str:
+    """A share in percent, with one decimal: what is compared here differs by little."""
+    return NONE if value is None else f"{100 * value:.1f} %"
 
 
 def decibels(value: float | None) -> str:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from levo.errors import ConfigError, ManifestError
-from levo.settings import of_run
+from levo.settings import Settings, of_run
 from levo.songs.song import FRAME_RATE, SONG_SCHEMA, STEMS, Song
 
 SHARD_SCHEMA = pa.schema(
@@ -32,10 +32,44 @@ SHARD_SCHEMA = pa.schema(
 )
 
 _BATCH_ROWS = 65536
+CODEC_STAGES = ("flow", "vae", "encode", "write")
+"""Stages that every file of a song goes through."""
+MOST_SLOTS = 64
+"""What a GPU rank has when the settings name no number."""
+
+
+class Point(BaseModel):
+    """One measurement: what a mixed song of one rendition costs at some slots and some mean length."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    slots: int = Field(ge=1, description="Slots of the rank.")
+    frames: float = Field(gt=0, description="Mean length of the songs.")
+    codec_steps: int = Field(ge=1, description="Euler steps of the flow.")
+    stages: dict[str, float] = Field(description="GPU-seconds of such a song, by stage.")
+
+    def at_steps(self, steps: int) -> "Point":
+        """The same with other steps: the flow's time is proportional to them."""
+        flow = self.stages.get("flow", 0.0) * steps / self.codec_steps
+        return self.model_copy(update={"codec_steps": steps, "stages": {**self.stages, "flow": flow}})
+
+    @property
+    def codec_s(self) -> float:
+        """What each file costs."""
+        return sum(self.stages.get(stage, 0.0) for stage in CODEC_STAGES)
+
+    @property
+    def language_s(self) -> float:
+        """What a song costs once, however many files it has."""
+        return sum(self.stages.values()) - self.codec_s
 
 
 class Calibration(BaseModel):
-    """How fast songs are made: measured somewhere, once. config/calibration.brief.json holds the brief's figures."""
+    """How fast songs are made: measured somewhere, once. config/calibration.brief.json holds the brief's figures.
+
+    Without points a song costs the same for each second; with points the cost of a second is read off between the
+    measured lengths, and is that of the nearest beyond them (longer songs have more to read in every tick).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,12 +80,38 @@ class Calibration(BaseModel):
     codec_share: float = Field(ge=0, le=1, description="Share of that GPU time that the codec takes; once a file.")
     seconds_per_song: float = Field(0, ge=0, description="GPU-seconds a song costs beside its length.")
     load_seconds: float = Field(0, ge=0, description="Seconds that a rank needs to load the model.")
+    gpu: str | None = Field(None, description="GPU model that the points were measured on.")
+    points: tuple[Point, ...] = Field((), description="Measurements by slots and length (`levo bench song`).")
+
+    def of(self, settings: Settings) -> "Calibration":
+        """What holds for a RUN: the points at the measured slots nearest to its own, with its flow steps."""
+        if not self.points:
+            return self
+        wanted, steps = settings.engine.slots or MOST_SLOTS, settings.codec.steps
+        slots = min({point.slots for point in self.points}, key=lambda n: (abs(n - wanted), n))
+        chosen = [point.at_steps(steps) for point in self.points if point.slots == slots]
+        return self.model_copy(update={"points": tuple(sorted(chosen, key=lambda point: point.frames))})
 
     def gpu_seconds(self, frames: int, renditions: int, gen_type: str) -> float:
         """Predicted GPU-seconds of a song: tokens once, the codec once a rendition and stem."""
-        one = frames / FRAME_RATE / self.x_realtime
-        n_files = renditions * len(STEMS[gen_type])
-        return self.seconds_per_song + one * (1 - self.codec_share) + one * self.codec_share * n_files
+        return self.language_seconds(frames) + self.codec_seconds(frames) * renditions * len(STEMS[gen_type])
+
+    def language_seconds(self, frames: int) -> float:
+        """Predicted GPU-seconds of a song's tokens."""
+        if self.points:
+            return self._between(frames, [point.language_s for point in self.points])
+        return self.seconds_per_song + frames / FRAME_RATE / self.x_realtime * (1 - self.codec_share)
+
+    def codec_seconds(self, frames: int) -> float:
+        """Predicted GPU-seconds of one of its files."""
+        if self.points:
+            return self._between(frames, [point.codec_s for point in self.points])
+        return frames / FRAME_RATE / self.x_realtime * self.codec_share
+
+    def _between(self, frames: int, seconds: list[float]) -> float:
+        """frames times the seconds of a frame between the points, which are in order of their lengths."""
+        lengths = [point.frames for point in self.points]
+        return frames * float(np.interp(frames, lengths, [s / n for s, n in zip(seconds, lengths, strict=True)]))
 
 
 def load_calibration(path: Path) -> Calibration:
@@ -103,7 +163,7 @@ def plan_run(run_dir: Path) -> PlanSummary:
     settings = of_run(run_dir)
     n_shards = settings.plan.n_shards
     kept = _Kept.read(run_dir)
-    calibration = kept.calibration if kept else load_calibration(Path(settings.cost.calibration))
+    calibration = kept.calibration if kept else load_calibration(Path(settings.cost.calibration)).of(settings)
     songs = _songs(run_dir / "manifest" / "songs.parquet")
     _check_count(songs.num_rows, n_shards, kept, run_dir)
     costs = _costs(songs, calibration)

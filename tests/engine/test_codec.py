@@ -1,8 +1,10 @@
 """PCM out of samples: nothing clips, nothing wraps, rounding is half to even."""
 
 import numpy as np
+import pytest
 import torch
 
+from levo.engine import codec
 from levo.engine.codec import to_pcm
 
 
@@ -23,3 +25,15 @@ def test_a_quiet_song_keeps_its_level():
 def test_silence_is_silence():
     pcm, gain, peak, clipped_share = to_pcm(torch.zeros(2, 5))
     assert not pcm.any() and (gain, peak, clipped_share) == (1.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pcm_is_numpys_in_float64_whatever_the_pieces(seed, monkeypatch):
+    """Peaks of many values: the gain is a correctly rounded quotient. Seven pieces, the last one short."""
+    monkeypatch.setattr(codec, "PIECE", 150)
+    wave = torch.randn(2, 1000, generator=torch.Generator().manual_seed(seed))[:, :999]
+    pcm, gain, peak, clipped_share = to_pcm(wave)
+    exact = wave.numpy().astype(np.float64)
+    assert peak == np.abs(exact).max() and gain == 0.999 / peak
+    assert clipped_share == (np.abs(exact) > 1).sum() / exact.size
+    assert np.array_equal(pcm, np.rint(exact * gain * 32767).astype(np.int16).T)

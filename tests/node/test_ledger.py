@@ -203,3 +203,28 @@ def test_a_damaged_ledger_is_an_error_in_words(tmp_path: Path, clock: Clock) -> 
         path.write_bytes(content)
         with pytest.raises(NodeError, match="ledger not readable"):
             read_ledgers(shard(tmp_path))
+
+
+def test_what_is_written_is_all_that_is_booked_however_often(tmp_path):
+    """Each writing puts only what has changed into words: a finished song is still there, and a lost one is emptied."""
+    clock = Clock()
+    ledger = Ledger(shard(tmp_path), 1, 0, age_s=0, clock=clock)
+    for key in (1, 2, 3):
+        ledger.name(key, f'song "{key}" é')
+        clock.now += key
+        ledger.book("main", [key])
+        ledger.sync()
+    ledger.lose([2])
+    clock.now += 1
+    ledger.book("sub", [1, 3])
+    ledger.sync()
+    ledger.sync()
+    (read,) = read_ledgers(shard(tmp_path))
+    assert read == ledger.state()
+    assert read.by_song == {
+        'song "1" é': {"main": 1, "sub": 0.5},
+        'song "2" é': {},
+        'song "3" é': {"main": 3, "sub": 0.5},
+    }
+    assert read.lost == {"main": 2}
+    ledger.close()

@@ -109,32 +109,26 @@ def _attend_split(
 @triton.jit
 def _combine_splits(
     partial, peak_mass, live, count, out, base, rows,
-    H: tl.constexpr, HD: tl.constexpr, SPLIT_: tl.constexpr, H_BLOCK: tl.constexpr,
+    H: tl.constexpr, HD: tl.constexpr, SPLIT_: tl.constexpr, N_SPLITS: tl.constexpr,
 ):  # fmt: skip
+    # All splits at once, not one after the other: one wait for memory. Splits without a position weigh nothing.
     row = tl.program_id(0)
-    h = tl.arange(0, H_BLOCK)
+    head = tl.program_id(1)
     d = tl.arange(0, HD)
-    inside = h < H
-    target = out + (row * H + h[:, None]) * HD + d[None, :]
+    target = out + (row * H + head) * HD + d
     if tl.load(live + row // 2) == 0:
-        zeros = tl.zeros([H_BLOCK, HD], dtype=tl.float32).to(out.dtype.element_ty)
-        tl.store(target, zeros, mask=inside[:, None])
+        tl.store(target, tl.zeros([HD], dtype=tl.float32).to(out.dtype.element_ty))
         return
     new = base + tl.load(count + row // 2)
-    peak = tl.full([H_BLOCK], -float("inf"), dtype=tl.float32)
-    mass = tl.zeros([H_BLOCK], dtype=tl.float32)
-    acc = tl.zeros([H_BLOCK, HD], dtype=tl.float32)
-    for split in range(0, new // SPLIT_ + 1):
-        at = (split * rows + row) * H + h
-        its_peak = tl.load(peak_mass + at * 2, mask=inside, other=0.0)
-        higher = tl.maximum(peak, its_peak)
-        shrink = tl.exp(peak - higher)
-        grow = tl.exp(its_peak - higher)
-        its_sum = tl.load(partial + at[:, None] * HD + d[None, :], mask=inside[:, None], other=0.0)
-        acc = acc * shrink[:, None] + its_sum * grow[:, None]
-        mass = mass * shrink + tl.load(peak_mass + at * 2 + 1, mask=inside, other=1.0) * grow
-        peak = higher
-    tl.store(target, (acc / mass[:, None]).to(out.dtype.element_ty), mask=inside[:, None])
+    split = tl.arange(0, N_SPLITS)
+    is_used = split * SPLIT_ <= new
+    at = (split * rows + row) * H + head
+    peak = tl.load(peak_mass + at * 2, mask=is_used, other=-float("inf"))
+    mass = tl.load(peak_mass + at * 2 + 1, mask=is_used, other=0.0)
+    sums = tl.load(partial + at[:, None] * HD + d[None, :], mask=is_used[:, None], other=0.0)
+    weight = tl.exp(peak - tl.max(peak, 0))
+    acc = tl.sum(sums * weight[:, None], 0) / tl.sum(mass * weight, 0)
+    tl.store(target, acc.to(out.dtype.element_ty))
 
 
 @dataclass(frozen=True)
@@ -170,8 +164,8 @@ def attend(
         slots.base, within * pool.stride(1), unit, pool.stride(0), *table.device.shape[1:], head_dim**-0.5,
         H=heads, HD=head_dim, PAGE_=PAGE, SPLIT_=SPLIT, BLOCK_=BLOCK, num_warps=1,
     )  # fmt: skip
-    _combine_splits[(rows,)](
+    _combine_splits[(rows, heads)](
         scratch.partial, scratch.peak_mass, slots.live, slots.count, scratch.out, slots.base, rows,
-        H=heads, HD=head_dim, SPLIT_=SPLIT, H_BLOCK=triton.next_power_of_2(heads), num_warps=4,
+        H=heads, HD=head_dim, SPLIT_=SPLIT, N_SPLITS=triton.next_power_of_2(n_splits), num_warps=2,
     )  # fmt: skip
     return scratch.out

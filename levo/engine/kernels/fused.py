@@ -26,9 +26,9 @@ def _add_norm(residual, delta, weight, out, width, eps, HAS_DELTA: tl.constexpr,
     tl.store(out + row * width + d, scaled, mask=inside)
 
 
-def add_norm(residual: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+def add_norm(residual: Tensor, delta: Tensor | None, weight: Tensor, eps: float, rows: int) -> Tensor:
     """See levo.engine.twins.add_norm."""
-    rows, width = residual.shape
+    width = residual.shape[1]
     out = torch.empty_like(residual)
     block = triton.next_power_of_2(width)
     _add_norm[(rows,)](residual, delta, weight, out, width, eps, HAS_DELTA=delta is not None, BLOCK_=block, num_warps=8)
@@ -46,16 +46,19 @@ def _gate(gate_up, out, width, BLOCK_: tl.constexpr):
     tl.store(out + row * width + d, silu * up, mask=inside)
 
 
-def gate(gate_up: Tensor) -> Tensor:
+def gate(gate_up: Tensor, rows: int) -> Tensor:
     """See levo.engine.twins.gate."""
-    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-    out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
+    width = gate_up.shape[1] // 2
+    out = torch.empty(len(gate_up), width, dtype=gate_up.dtype, device=gate_up.device)
     _gate[(rows, triton.cdiv(width, BLOCK))](gate_up, out, width, BLOCK_=BLOCK, num_warps=4)
     return out
 
 
 @triton.jit
-def _store_hidden(hidden, pool, table, live, count, base, n_pages, width, PAGE_: tl.constexpr, BLOCK_: tl.constexpr):
+def _store_hidden(
+    hidden, pool, table, live, count, base, n_pages, width,
+    PAGE_: tl.constexpr, BLOCK_: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0)
     if tl.load(live + row // 2) == 0:
         return
@@ -77,8 +80,9 @@ def store_hidden(hidden: Tensor, table: Table, slots: Slots) -> None:
 
 @triton.jit
 def _gather_sub_input(
-    ids, table1, table2, pool, table, live, count, out, base, n_pages, width, PAGE_: tl.constexpr, BLOCK_: tl.constexpr
-):
+    ids, table1, table2, pool, table, live, count, out, base, n_pages, width,
+    PAGE_: tl.constexpr, BLOCK_: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0)
     slot = row // 2
     d = tl.arange(0, BLOCK_)

@@ -40,15 +40,21 @@ def _philox_words(element, word1, word2, key0, key1):
 
 
 @triton.jit
-def _guided(logits, row_stride, slot, ids, n, cfg):
-    cond = tl.load(logits + 2 * slot * row_stride + ids, mask=ids < n, other=0.0).to(tl.float32)
-    uncond = tl.load(logits + (2 * slot + 1) * row_stride + ids, mask=ids < n, other=0.0).to(tl.float32)
+def _guided(logits, row_stride, slot, ids, inside, cfg):
+    cond = tl.load(logits + 2 * slot * row_stride + ids, mask=inside, other=0.0).to(tl.float32)
+    uncond = tl.load(logits + (2 * slot + 1) * row_stride + ids, mask=inside, other=0.0).to(tl.float32)
     return uncond + (cond - uncond) * cfg
 
 
 @triton.jit
-def _penalised(values, ids, seen, penalty, n):
-    times = tl.load(seen + ids, mask=ids < n - 1, other=0)
+def _is_broken(values, eos_value):
+    # NaN and infinity alike fail value - value == 0.
+    return (tl.sum(((values - values) != 0.0).to(tl.int32), 0) > 0) | ((eos_value - eos_value) != 0.0)
+
+
+@triton.jit
+def _penalised(values, ids, inside, seen, penalty):
+    times = tl.load(seen + ids, mask=inside, other=0)
     return tl.where(times > 0, values / penalty, values)
 
 
@@ -64,20 +70,44 @@ def _remember(history, seen, step, window, code):
 
 
 @triton.jit
-def _lowest_of_largest(values, ids, n):
-    largest = tl.max(tl.where(ids < n, values, -float("inf")), 0)
-    return tl.min(tl.where((values == largest) & (ids < n), ids, n), 0)
+def _lowest_of_largest(values, ids, inside, eos_value, eos):
+    # EOS is the highest id, so an equal value of another id wins.
+    largest = tl.max(tl.where(inside, values, -float("inf")), 0)
+    code = tl.min(tl.where((values == largest) & inside, ids, eos), 0)
+    return tl.where(eos_value > largest, eos, code)
 
 
 @triton.jit
-def _kth_value(ordered, k):
-    # Largest threshold with at least k values at or above it, bit by bit from the top.
-    found = tl.zeros([1], dtype=tl.uint32)
-    for bit in tl.static_range(32):
-        candidate = found | (1 << (31 - bit))
-        enough = tl.sum((ordered >= candidate).to(tl.int32), 0) >= k
-        found = tl.where(enough, candidate, found)
+def _ordered(values):
+    # Unsigned integers in the order of the floats.
+    bits = values.to(tl.int32, bitcast=True)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.uint32, bitcast=True) ^ 0x80000000
+
+
+@triton.jit
+def _kth_value(ordered, eos_ordered, k):
+    # Largest threshold with at least k values at or above it, two bits at a time from the top: the counts of the three
+    # candidates share one 64 bit sum, 21 bits each.
+    found = tl.full([1], 0, dtype=tl.uint32)
+    for step in tl.static_range(16):
+        counts = tl.zeros_like(ordered).to(tl.int64)
+        eos_counts = tl.zeros_like(eos_ordered).to(tl.int64)
+        for digit in tl.static_range(1, 4):
+            threshold = found | (digit << (30 - 2 * step))
+            counts += (ordered >= threshold).to(tl.int64) << (21 * (digit - 1))
+            eos_counts += (eos_ordered >= threshold).to(tl.int64) << (21 * (digit - 1))
+        total = tl.sum(counts, 0) + eos_counts
+        digit_found = tl.zeros_like(found)
+        for digit in tl.static_range(1, 4):
+            digit_found += (((total >> (21 * (digit - 1))) & 0x1FFFFF) >= k).to(tl.uint32)
+        found = found | (digit_found << (30 - 2 * step))
     return found
+
+
+@triton.jit
+def _gumbel(word):
+    uniform = ((word >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608.0)
+    return -tl.log(-tl.log(uniform))
 
 
 @triton.jit
@@ -91,28 +121,33 @@ def _sample_main(
         return
     step = tl.load(count + slot)
     ids = tl.arange(0, BLOCK)
-    inside = ids < n
-    values = _guided(logits, row_stride, slot, ids, n, cfg)
-    # NaN and infinity alike fail value - value == 0.
-    broken = tl.sum(((values - values) != 0.0).to(tl.int32), 0) > 0
+    eos = tl.full([1], n - 1, dtype=tl.int32)  # apart from the block, which it would double
+    inside = ids < n - 1
+    values = _guided(logits, row_stride, slot, ids, inside, cfg)
+    eos_value = _guided(logits, row_stride, slot, eos, eos >= 0, cfg)
+    broken = tl.max(_is_broken(values, eos_value).to(tl.int32), 0) > 0
     ring = history + slot * window
     times = seen + slot * (n + 1)
-    values = _penalised(values, ids, times, penalty, n)
-    is_banned = tl.load(banned + slot * n + ids, mask=inside, other=1) != 0
-    values = tl.where(is_banned, -float("inf"), values)
+    values = _penalised(values, ids, inside, times, penalty)
+    banned_ids = banned + slot * n
+    values = tl.where(tl.load(banned_ids + ids, mask=inside, other=1) != 0, -float("inf"), values)
+    eos_value = tl.where(tl.load(banned_ids + eos) != 0, -float("inf"), eos_value)
     if not GREEDY:
         values = values / temperature
-        bits = values.to(tl.int32, bitcast=True)
-        ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.uint32, bitcast=True) ^ 0x80000000
-        ordered = tl.where(inside, ordered, 0)
-        kept = (ordered >= _kth_value(ordered, k)) & inside
-        words = _philox_words(
-            tl.arange(0, BLOCK // 4), step, PURPOSE, tl.load(keys + slot * 2), tl.load(keys + slot * 2 + 1)
-        )
+        eos_value = eos_value / temperature
+        ordered = tl.where(inside, _ordered(values), 0)
+        eos_ordered = _ordered(eos_value)
+        kth = _kth_value(ordered, eos_ordered, k)
+        key0 = tl.load(keys + slot * 2)
+        key1 = tl.load(keys + slot * 2 + 1)
+        words = _philox_words(tl.arange(0, BLOCK // 4), step, PURPOSE, key0, key1)
         word = tl.interleave(tl.interleave(words[0], words[2]), tl.interleave(words[1], words[3]))
-        uniform = ((word >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608.0)
-        values = tl.where(kept, values - tl.log(-tl.log(uniform)), -float("inf"))
-    code = _lowest_of_largest(values, ids, n)
+        values = tl.where((ordered >= kth) & inside, values + _gumbel(word), -float("inf"))
+        words = _philox_words(eos // 4, step, PURPOSE, key0, key1)
+        place = eos % 4
+        word = tl.where(place < 2, tl.where(place == 0, words[0], words[1]), tl.where(place == 2, words[2], words[3]))
+        eos_value = tl.where(eos_ordered >= kth, eos_value + _gumbel(word), -float("inf"))
+    code = tl.min(_lowest_of_largest(values, ids, inside, eos_value, n - 1), 0)
     is_eos = code == n - 1
     if broken:
         tl.store(failed + slot, 1)
@@ -131,9 +166,13 @@ def _sample_main(
 
 @triton.jit
 def _sub_code(logits, row_stride, slot, seen, ids, n, cfg, penalty):
-    values = _guided(logits, row_stride, slot, ids, n, cfg)
-    broken = tl.sum(((values - values) != 0.0).to(tl.int32), 0) > 0
-    return _lowest_of_largest(_penalised(values, ids, seen, penalty, n), ids, n), broken
+    eos = tl.full([1], n - 1, dtype=tl.int32)
+    inside = ids < n - 1
+    values = _guided(logits, row_stride, slot, ids, inside, cfg)
+    eos_value = _guided(logits, row_stride, slot, eos, eos >= 0, cfg)
+    broken = tl.max(_is_broken(values, eos_value).to(tl.int32), 0) > 0
+    values = _penalised(values, ids, inside, seen, penalty)
+    return tl.min(_lowest_of_largest(values, ids, inside, eos_value, n - 1), 0), broken
 
 
 @triton.jit
@@ -178,7 +217,7 @@ def sample_main(logits: Tensor, slots: Slots, sampling: Sampling) -> None:
         slots.codes, slots.failed, n, logits.stride(0), sampling.window, sampling.cfg, sampling.penalty,
         sampling.temperature, min(sampling.top_k, n), slots.codes.stride(0),
         PURPOSE=PURPOSE_TOKEN << 16, GREEDY=sampling.temperature == 0,
-        BLOCK=triton.next_power_of_2(n), num_warps=32 if n > 4096 else 4,
+        BLOCK=triton.next_power_of_2(n - 1), num_warps=32 if n > 4096 else 4,
     )  # fmt: skip
 
 
@@ -188,5 +227,5 @@ def sample_sub(logits: Tensor, slots: Slots, sampling: Sampling) -> None:
     _sample_sub[(slots.n_used,)](
         logits, slots.live, slots.count, slots.cap, slots.inputs, slots.history, slots.seen, slots.codes, slots.failed,
         n, logits.stride(0), logits.stride(1), sampling.window, sampling.cfg, sampling.penalty, slots.codes.stride(1),
-        BLOCK=triton.next_power_of_2(n), num_warps=32 if n > 4096 else 4,
+        BLOCK=triton.next_power_of_2(n - 1), num_warps=32 if n > 4096 else 4,
     )  # fmt: skip
