@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 
 from levo import __version__
-from levo.bench.verbs import bench_app
+from levo.bench.verbs import Profile, Sbatch, bench_app
 from levo.errors import EXIT_DIFFERENT, ConfigError, LevoError, ManifestError
 from levo.settings import Settings
 
 DEFAULTS = Settings()
+CONFIG = Path("config/config.yaml")
 
 app = typer.Typer(
     help="Turns lyrics into songs with LeVo 2, says how each was made, and what it cost.",
@@ -292,10 +293,32 @@ def model_selfcheck(
 def doctor(
     model: Annotated[Path | None, typer.Option(help="Model directory that will be used.")] = None,
     out: Annotated[Path, typer.Option(help="Folder that songs will be written to.")] = Path("results"),
+    profile: Annotated[
+        str | None, typer.Option(help="Profile that will be used: compared with what Slurm allows.")
+    ] = None,
 ) -> None:
     """Say what works on this machine and what to mend. Exit 0: all well; 6: usable, with warnings; 4: not usable."""
     from levo.node.doctor import doctor as look
 
-    diagnosis = look(model, out)
+    diagnosis = look(model, out, profile)
     print(diagnosis)
     raise typer.Exit(diagnosis.exit_code)
+
+
+@app.command("rehearse-node")
+def rehearse_node(
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="RUN to rehearse for, results/RUN.")] = None,
+    config: Annotated[Path, typer.Option(help="Settings to rehearse with, where there is no RUN yet.")] = CONFIG,
+    cluster: Annotated[str, typer.Option(help="slurm: as one job on one node. local: on this machine.")] = "slurm",
+    profile: Profile = None,
+    sbatch: Sbatch = None,
+    songs: Annotated[int, typer.Option(min=1, help="Songs to make; more of them fill more slots.")] = 8,
+    minutes: Annotated[float, typer.Option(min=1, help="The job's limit.")] = 30,
+    out: Annotated[Path | None, typer.Option(help="Empty folder for it; default: results/rehearsal/TIME.")] = None,
+) -> None:
+    """Try a whole campaign in small on one node: doctor, load, songs, QA, verify; what works, times, GPU-hours."""
+    from levo.bench import rehearse
+
+    wanted = rehearse.Wanted(run, config, profile, songs, rehearse.folder_of(out))
+    code = wanted.here() if cluster == "local" else wanted.as_job(cluster, sbatch or [], minutes)
+    raise typer.Exit(code)

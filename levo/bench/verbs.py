@@ -7,6 +7,13 @@ import typer
 
 bench_app = typer.Typer(help="How fast it is on this machine, with random weights.", no_args_is_help=True)
 
+SWEEPS = Path("results/bench/sweep")
+Cluster = Annotated[str, typer.Option(help="local: here, one after the other. slurm: a job each.")]
+Profile = Annotated[str | None, typer.Option(help="Profile whose node jobs' resources a job gets, as gh200.")]
+Sbatch = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME[=VALUE]", help="Option of sbatch, as gres=gpu:1; goes over the profile's. May repeat."),
+]
 Made = Annotated[Path, typer.Argument(metavar="DIR", help="Model directory.")]
 Checkpoint = Annotated[Path, typer.Option(help="Upstream's checkpoint folder: config.yaml and weights.")]
 Frames = Annotated[tuple[int, int], typer.Argument(metavar="SHORTEST LONGEST", help="Frames of the songs.")]
@@ -146,3 +153,30 @@ def bench_load(model: Made, checkpoint: Checkpoint, runtime: Runtime) -> None:
     from levo.bench.load import bench_load as measure
 
     print(measure(model, checkpoint, runtime))
+
+
+@bench_app.command("sweep", context_settings={"allow_extra_args": True, "ignore_unknown_options": False})
+def bench_sweep(
+    frames: Annotated[str, typer.Argument(metavar="FRAMES", help="Lengths of songs: 4500, 750-6750, or 750,4500.")],
+    context: typer.Context,
+    slots: Annotated[str, typer.Option(help="Batch sizes, as 1,8,64; default: from 1 to the most.")] = "",
+    cluster: Cluster = "local",
+    profile: Profile = None,
+    sbatch: Sbatch = None,
+    minutes: Annotated[float, typer.Option(min=0.01, help="Limit of each batch size.")] = 30,
+    out: Annotated[Path, typer.Option(help="Folder of the results; what is there is not run again.")] = SWEEPS,
+) -> None:
+    """Run `levo bench song` at every batch size, each alone. What stands after -- goes to it: ... -- --seconds 60.
+
+    One that fails or finds no memory is a row with its reason, and is tried again by the next sweep.
+    """
+    from levo.bench import sweep
+    from levo.bench.cluster import runner
+
+    chosen = sweep.read_slots(slots) if slots else list(sweep.SLOTS)
+    tasks = sweep.song_tasks(frames.split(","), chosen, context.args, minutes)
+    raise typer.Exit(sweep.sweep(tasks, out, runner(cluster, profile, sbatch or []), _say))
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

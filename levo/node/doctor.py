@@ -40,8 +40,11 @@ class Diagnosis:
         return "\n".join([*lines, f"{summary}; exit code {self.exit_code}"])
 
 
-def doctor(model_dir: Path | None, out: Path) -> Diagnosis:
-    """Look at this machine. model_dir: the model to be used, if there is one yet.  out: where songs will be written."""
+def doctor(model_dir: Path | None, out: Path, profile: str | None = None) -> Diagnosis:
+    """Look at this machine, and around in the job that this runs in.
+
+    model_dir: the model to be used, if there is one yet.  out: where songs will be written.  profile: as for Snakemake.
+    """
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "machine": check_machine,
         "torch": check_torch,
@@ -49,7 +52,7 @@ def doctor(model_dir: Path | None, out: Path) -> Diagnosis:
         "kernels": check_kernels,
         "model": lambda: check_model(model_dir),
         "audio": check_audio,
-        "Slurm": check_slurm,
+        "Slurm": lambda: check_slurm(profile),
         "output": lambda: check_output(out),
     }
     return Diagnosis([finding for what, check in checks.items() for finding in _run(what, check)])

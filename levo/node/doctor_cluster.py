@@ -1,12 +1,16 @@
-"""Doctor: Slurm's commands, Snakemake and its Slurm plugin, and whether a job's GPUs are those that it asked for."""
+"""Doctor: Slurm's commands, Snakemake and its Slurm plugin, and what this cluster does to jobs."""
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from levo.errors import ConfigError
+from levo.node import scontrol
+from levo.node.doctor_job import check_job
 from levo.node.finding import NOTE, PROBLEM, WARNING, Finding, good
+from levo.node.profile import NodeJob, read_profile
 
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sacct", "scontrol", "sinfo")
 NEEDED = ("sbatch", "squeue", "scancel")
@@ -14,8 +18,8 @@ PLUGIN = "snakemake-executor-plugin-slurm"
 TIMEOUT_S = 20.0
 
 
-def check_slurm() -> Iterator[Finding]:
-    """What is there to start node jobs with."""
+def check_slurm(profile: str | None = None) -> Iterator[Finding]:
+    """What is there to start node jobs with. profile: the one that will be used."""
     yield _package("Snakemake", "snakemake")
     found = {name: shutil.which(name) for name in COMMANDS}
     missing = [name for name, path in found.items() if path is None]
@@ -26,12 +30,14 @@ def check_slurm() -> Iterator[Finding]:
         return
     yield _package("plugin", PLUGIN)
     yield judge_commands(missing, _slurm_version())
-    in_job = os.environ.get("SLURM_JOB_ID")
-    if in_job is None:
+    if found["scontrol"]:
+        yield from check_policy(profile)
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
         fix = "run `srun --gpus-per-node=4 python -m levo doctor` to look at a GPU node"
         yield Finding(NOTE, "Slurm job", "this is not inside a job", fix)
     else:
-        yield judge_job_gpus(os.environ, _visible_gpus())
+        yield from check_job(job)
 
 
 def judge_commands(missing: list[str], slurm: str) -> Finding:
@@ -44,30 +50,85 @@ def judge_commands(missing: list[str], slurm: str) -> Finding:
     return good("Slurm", f"{slurm}: {', '.join(COMMANDS)}")
 
 
-def judge_job_gpus(environment: Mapping[str, str], visible: int) -> Finding:
-    """Inside a job: the GPUs that Slurm gave against those that torch sees."""
-    job, given = environment["SLURM_JOB_ID"], _given_gpus(environment)
-    found = f"job {job}: {visible} GPUs visible, {'unknown' if given is None else given} given by Slurm"
-    if given is None and not visible:
-        return Finding(WARNING, "Slurm job", found, "ask for GPUs, e.g. --gpus-per-node=4 (profiles/README.md)")
-    if given is not None and given != visible:
-        fix = "do not set CUDA_VISIBLE_DEVICES by hand; ask the admins about gres and ConstrainDevices"
-        return Finding(PROBLEM, "Slurm job", found, fix)
-    return good("Slurm job", found)
+def check_policy(profile: str | None) -> Iterator[Finding]:
+    """What this cluster does to jobs: preemption, requeue, accounting, and the time that it gives them."""
+    asked = None
+    if profile is not None:
+        try:
+            asked = read_profile(profile)
+        except ConfigError as error:
+            yield Finding(PROBLEM, "profile", f"{error.what} ({error.where})", error.fix)
+    try:
+        config, partitions = scontrol.config(), scontrol.show("partition")
+    except OSError as error:
+        yield Finding(WARNING, "controller", f"no answer: {error}", "look again later, or ask the admins")
+        return
+    wanted = str(asked.options.get("partition", "")).split(",") if asked else [""]
+    chosen = [shown for shown in partitions if shown.get("PartitionName") in wanted]
+    if asked and not chosen:
+        names = ", ".join(shown.get("PartitionName", "") for shown in partitions)
+        fix = f"set slurm_partition in the profile to one of: {names}"
+        yield Finding(PROBLEM, "partition", f"profile {profile} names {','.join(wanted) or 'none'}", fix)
+    yield judge_preemption(config, chosen or partitions)
+    yield judge_requeue(config, asked)
+    yield judge_accounting(config)
+    if asked and asked.runtime_min:
+        yield from (judge_limit(shown, asked.runtime_min) for shown in chosen)
 
 
-def _given_gpus(environment: Mapping[str, str]) -> int | None:
-    count = environment.get("SLURM_GPUS_ON_NODE", "")
-    if count.isdigit():
-        return int(count)
-    listed = environment.get("SLURM_JOB_GPUS") or environment.get("SLURM_STEP_GPUS")
-    return len(listed.split(",")) if listed else None
+def judge_preemption(config: Mapping[str, str], partitions: Sequence[Mapping[str, str]]) -> Finding:
+    """Whether a preempted job comes back."""
+    kind = config.get("PreemptType", "preempt/none")
+    if kind == "preempt/none":
+        return good("preemption", "none on this cluster")
+    modes = {shown["PartitionName"]: _preempt_mode(config, shown) for shown in partitions}
+    found = f"{kind}: " + ", ".join(f"{name} {mode}" for name, mode in modes.items())
+    if any("CANCEL" in mode for mode in modes.values()):
+        fix = (
+            "a preempted job is cancelled, not requeued: a lost try of `retries` (Snakemake's Slurm plugin alone waits "
+            "for it for ever); use a partition or QOS with PreemptMode=REQUEUE or OFF"
+        )
+        return Finding(WARNING, "preemption", found, fix)
+    return good("preemption", found)
 
 
-def _visible_gpus() -> int:
-    import torch
+def _preempt_mode(config: Mapping[str, str], partition: Mapping[str, str]) -> str:
+    """A partition's own mode counts where partitions preempt each other; else the cluster's."""
+    by_partition = config.get("PreemptType") == "preempt/partition_prio"
+    own = partition.get("PreemptMode") if by_partition else None
+    return own or config.get("PreemptMode", "unknown")
 
-    return torch.cuda.device_count()
+
+def judge_requeue(config: Mapping[str, str], profile: NodeJob | None) -> Finding:
+    """Whether Slurm starts a job again whose node was lost."""
+    found = f"JobRequeue={config.get('JobRequeue', 'unknown')}"
+    if config.get("JobRequeue") != "0":
+        return good("requeue", found)
+    if profile is not None and profile.is_requeued:
+        return good("requeue", f"{found}, but the profile asks for it job by job")
+    fix = "`slurm-requeue: true` in the profile, or a job whose node is lost counts as failed and costs a retry"
+    return Finding(WARNING, "requeue", found, fix)
+
+
+def judge_accounting(config: Mapping[str, str]) -> Finding:
+    """Whether sacct has answers: Snakemake and submitit learn from it what became of a job."""
+    kind = config.get("AccountingStorageType", "")
+    if kind.endswith("/slurmdbd"):
+        return good("accounting", kind)
+    found = f"sacct has nothing to read (AccountingStorageType={kind or 'unset'})"
+    fix = "`slurm-status-command: squeue` in the profile; the bill then has no second opinion"
+    return Finding(WARNING, "accounting", found, fix)
+
+
+def judge_limit(partition: Mapping[str, str], runtime_min: float) -> Finding:
+    """The profile's run time against the partition's limit."""
+    name, limit = partition["PartitionName"], partition.get("MaxTime", "UNLIMITED")
+    most = scontrol.minutes(limit)
+    found = f"partition {name}: limit {limit}, the profile asks for {runtime_min:g} minutes"
+    if most is not None and most < runtime_min:
+        fix = f"set runtime in the profile to {most:g} or less: such a job is refused, or waits for ever"
+        return Finding(WARNING, "time limit", found, fix)
+    return good("time limit", found)
 
 
 def _slurm_version() -> str:

@@ -145,13 +145,17 @@ class Estimate:
 
 def estimate_run(run_dir: Path) -> Estimate:
     """`levo estimate RUN`: read RUN/plan/shards.parquet and the speed file, write RUN/plan/estimate.json."""
-    settings = of_run(run_dir)
-    paths = RunPaths(run_dir)
-    calibration = load_calibration(Path(settings.cost.calibration)).of(settings)
-    shards = tuple(_load(table, calibration) for table in _shards(paths.plan))
-    made = Estimate(settings.run, calibration, node_of(settings), ranks_of(settings), shards)
-    write_json(paths.estimate, made.as_dict())
+    made = predict(run_dir, load_calibration(Path(of_run(run_dir).cost.calibration)))
+    write_json(RunPaths(run_dir).estimate, made.as_dict())
     return made
+
+
+def predict(run_dir: Path, calibration: Calibration) -> Estimate:
+    """What a planned RUN will cost at these speeds."""
+    settings = of_run(run_dir)
+    calibration = calibration.of(settings)
+    shards = tuple(_load(table, calibration) for table in _shards(RunPaths(run_dir).plan))
+    return Estimate(settings.run, calibration, node_of(settings), ranks_of(settings), shards)
 
 
 def node_of(settings: Settings) -> Node:

@@ -10,8 +10,9 @@ import pytest
 from levo.errors import EXIT_FAILED, EXIT_OK, EXIT_USABLE
 from levo.node import doctor as doctors
 from levo.node.doctor import Diagnosis, doctor
-from levo.node.doctor_cluster import check_slurm, judge_commands, judge_job_gpus
+from levo.node.doctor_cluster import check_slurm, judge_commands
 from levo.node.doctor_compute import TorchBuild, judge_gpu, judge_torch
+from levo.node.doctor_job import judge_job_gpus
 from levo.node.doctor_storage import check_model, check_output, judge_quota, judge_reading, judge_space
 from levo.node.finding import LEVELS, NOTE, OK, PROBLEM, WARNING, Finding, good
 
@@ -61,11 +62,11 @@ def test_gpus_are_judged_by_capability_and_memory() -> None:
 
 def test_gpus_of_a_job_must_be_those_that_slurm_gave() -> None:
     job = {"SLURM_JOB_ID": "7"}
-    assert judge_job_gpus({**job, "SLURM_GPUS_ON_NODE": "4"}, 4).level == OK
-    assert judge_job_gpus({**job, "SLURM_JOB_GPUS": "0,1,2,3"}, 1).level == PROBLEM
-    assert judge_job_gpus({**job, "SLURM_GPUS_ON_NODE": "4"}, 0).level == PROBLEM
-    assert judge_job_gpus(job, 0).level == WARNING
-    assert judge_job_gpus(job, 4).level == OK
+    assert judge_job_gpus({**job, "SLURM_GPUS_ON_NODE": "4"}, 4, {}).level == OK
+    assert judge_job_gpus({**job, "SLURM_JOB_GPUS": "0,1,2,3"}, 1, {}).level == PROBLEM
+    assert judge_job_gpus({**job, "SLURM_GPUS_ON_NODE": "4"}, 0, {}).level == PROBLEM
+    assert judge_job_gpus(job, 0, {}).level == WARNING
+    assert judge_job_gpus(job, 4, {}).level == OK
 
 
 def test_slurm_commands_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_slurm_commands_that_are_missing_are_named(monkeypatch: pytest.MonkeyPat
     for name in ("sbatch", "squeue", "scancel", "srun", "scontrol", "sinfo"):
         (tmp_path / name).write_text("#!/bin/sh\necho slurm 24.05\n")
         (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", str(tmp_path))
     findings = {finding.what: finding for finding in check_slurm()}
     assert findings["Slurm"].found == "slurm 24.05; not found: sacct"
     assert findings["plugin"].level == OK and "srun --gpus-per-node=4" in findings["Slurm job"].fix

@@ -52,7 +52,7 @@ def test_version(levo: Levo) -> None:
 def test_help_lists_every_verb(levo: Levo) -> None:
     _, out, _ = levo("--help")
     verbs = "start check plan estimate shard qa report status accounting verify render sing retry fit-length doctor"
-    assert not [verb for verb in [*verbs.split(), "model", "bench"] if verb not in out.split()]
+    assert not [verb for verb in [*verbs.split(), "rehearse-node", "model", "bench"] if verb not in out.split()]
 
 
 def test_an_error_is_three_lines_and_no_traceback(levo: Levo, tmp_path: Path) -> None:
@@ -186,5 +186,5 @@ def test_a_bad_self_check_ends_with_the_code_for_differences(levo: Levo, room: C
 
 
 def test_doctor_ends_with_the_code_of_its_worst_finding(levo: Levo, room: Callable[..., None]) -> None:
-    room("levo.node.doctor", doctor=lambda model, out: SimpleNamespace(exit_code=EXIT_USABLE))
+    room("levo.node.doctor", doctor=lambda model, out, profile: SimpleNamespace(exit_code=EXIT_USABLE))
     assert levo("doctor")[0] == EXIT_USABLE

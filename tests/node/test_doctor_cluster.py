@@ -1,0 +1,164 @@
+"""`levo doctor` on a cluster and in a job: what Slurm would do to a campaign is said before it."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from fakes.sbatch import FakeSlurm
+
+from levo.node import scontrol
+from levo.node.doctor_cluster import (
+    check_policy,
+    check_slurm,
+    judge_accounting,
+    judge_limit,
+    judge_preemption,
+    judge_requeue,
+)
+from levo.node.doctor_job import judge_end, judge_job_gpus, judge_place
+from levo.node.finding import NOTE, OK, PROBLEM, WARNING, Finding
+from levo.node.profile import NodeJob
+
+CONFIG = """Configuration data as of 2026-11-29T19:00:00
+AccountingStorageType   = accounting_storage/slurmdbd
+AccountingStorageUser   = (null)
+JobRequeue              = 1
+PreemptMode             = REQUEUE
+PreemptType             = preempt/partition_prio
+"""
+NORMAL = "PartitionName=normal AllowGroups=ALL Default=YES GraceTime=20 MaxTime=1-00:00:00 PreemptMode=REQUEUE State=UP"
+URGENT = "PartitionName=urgent AllowGroups=ALL Default=NO GraceTime=0 MaxTime=UNLIMITED PreemptMode=OFF State=UP"
+JOB = (
+    "JobId=7 JobName=a b UserId=root(0) JobState=RUNNING Requeue=1 Restarts=2 RunTime=00:10:00 TimeLimit=00:30:00 "
+    "EndTime=2026-11-29T20:00:00 Partition=normal NodeList=nid001 NumNodes=1 NumCPUs=288 "
+    "TRES=cpu=288,mem=800000M,node=1,billing=288,gres/gpu=4 OverSubscribe=NO TresPerNode=gres:gpu:4"
+)
+
+
+def pairs(line: str) -> dict[str, str]:
+    return scontrol._pairs(line)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cluster to ask; returns the file of what it says."""
+    FakeSlurm(tmp_path / "slurm", monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    profile = tmp_path / "profiles/site/config.yaml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text("set-resources: {generate: {slurm_partition: normal, runtime: 720}}\n")
+    said = tmp_path / "slurm/scontrol.json"
+    said.write_text(json.dumps({"show config": CONFIG, "show partition": f"{NORMAL}\n{URGENT}\n", "show job": JOB}))
+    return said
+
+
+def change(said: Path, old: str, new: str) -> None:
+    text = said.read_text()
+    assert old in text
+    said.write_text(text.replace(old, new))
+
+
+def found(profile: str | None = "site") -> dict[str, Finding]:
+    return {finding.what: finding for finding in check_policy(profile)}
+
+
+def test_a_good_cluster_has_nothing_to_mend(slurm: Path) -> None:
+    findings = found()
+    assert {finding.level for finding in findings.values()} == {OK}
+    assert set(findings) == {"preemption", "requeue", "accounting", "time limit"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what", "words"),
+    [
+        (
+            "MaxTime=1-00:00:00 PreemptMode=REQUEUE",
+            "MaxTime=1-00:00:00 PreemptMode=CANCEL",
+            "preemption",
+            "not requeued",
+        ),
+        ("JobRequeue              = 1", "JobRequeue              = 0", "requeue", "slurm-requeue: true"),
+        ("accounting_storage/slurmdbd", "accounting_storage/none", "accounting", "slurm-status-command: squeue"),
+        ("accounting_storage/slurmdbd", "(null)", "accounting", "second opinion"),
+        ("MaxTime=1-00:00:00", "MaxTime=06:00:00", "time limit", "360 or less"),
+    ],
+)
+def test_what_would_spoil_a_campaign_is_a_warning_with_its_remedy(
+    slurm: Path, old: str, new: str, what: str, words: str
+) -> None:
+    change(slurm, old, new)
+    findings = found()
+    assert [finding.what for finding in findings.values() if finding.level == WARNING] == [what]
+    assert words in findings[what].fix
+
+
+def test_only_the_partition_that_is_used_counts(slurm: Path) -> None:
+    change(slurm, "UNLIMITED PreemptMode=OFF", "UNLIMITED PreemptMode=CANCEL")
+    assert found("site")["preemption"].level == OK
+    assert found(None)["preemption"].level == WARNING, "without a profile every partition may be used"
+
+
+def test_a_profile_that_does_not_fit_the_cluster_is_a_problem(slurm: Path, tmp_path: Path) -> None:
+    (tmp_path / "profiles/site/config.yaml").write_text("set-resources: {generate: {slurm_partition: gpus}}\n")
+    assert found()["partition"].level == PROBLEM and "normal, urgent" in found()["partition"].fix
+    assert found("nowhere")["profile"].level == PROBLEM
+
+
+def test_a_controller_that_is_silent_hides_no_other_finding(slurm: Path) -> None:
+    slurm.write_text("{}")
+    (finding,) = check_policy(None)
+    assert finding.level == WARNING and "no such thing" in finding.found
+    assert "Slurm job" in {finding.what for finding in check_slurm()}
+
+
+def test_preemption_is_judged_by_who_preempts_whom() -> None:
+    cancel = {"PartitionName": "p", "PreemptMode": "CANCEL"}
+    assert judge_preemption({"PreemptType": "preempt/none", "PreemptMode": "CANCEL"}, [cancel]).level == OK
+    assert judge_preemption({"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE"}, [cancel]).level == OK
+    assert judge_preemption({"PreemptType": "preempt/qos", "PreemptMode": "GANG,CANCEL"}, [cancel]).level == WARNING
+    assert judge_preemption({"PreemptType": "preempt/partition_prio"}, [cancel]).level == WARNING
+
+
+def test_a_profile_that_asks_for_requeue_needs_no_default() -> None:
+    assert judge_requeue({"JobRequeue": "0"}, NodeJob({}, None, is_requeued=True)).level == OK
+    assert judge_requeue({"JobRequeue": "0"}, NodeJob({})).level == WARNING
+    assert judge_accounting({}).level == WARNING
+
+
+def test_limits_are_compared_in_every_form_that_slurm_writes() -> None:
+    forms = {"30:00": 30, "06:00:00": 360, "1-00:00:00": 1440, "2-12": 3600, "45": 45, "UNLIMITED": None}
+    assert {form: scontrol.minutes(form) for form in forms} == forms
+    levels = [judge_limit({"PartitionName": "p", "MaxTime": form}, 100).level for form in forms]
+    assert levels == [WARNING, OK, OK, OK, WARNING, OK]
+
+
+def test_a_job_is_described_by_node_cores_and_end() -> None:
+    job = pairs(JOB)
+    place = judge_place(job, 288, 288)
+    assert place.level == OK and "nid001, exclusive, partition normal: 288 of 288 cores usable" in place.found
+    end = judge_end(job, datetime(2026, 11, 29, 19, 40))
+    assert end.level == OK and end.found == "limit 00:30:00, ends 2026-11-29T20:00:00, in 20 minutes; 2 restarts"
+
+
+def test_a_job_with_less_than_it_was_given_is_a_warning() -> None:
+    job = pairs(JOB)
+    assert judge_place(job, 1, 288).level == WARNING, "a step of srun without --cpus-per-task"
+    assert judge_place(pairs(JOB.replace("OverSubscribe=NO", "OverSubscribe=OK")), 288, 288).level == NOTE
+    assert judge_place({**job, "NumNodes": "2", "NumCPUs": "576"}, 288, 288).level == WARNING
+    assert judge_end({**job, "Requeue": "0"}, datetime.now()).level == WARNING
+    assert judge_end({**job, "EndTime": "Unknown"}, datetime.now()).level == OK
+
+
+def test_inside_a_snakemake_job_the_gpus_are_those_that_scontrol_names() -> None:
+    stripped = {"SLURM_JOB_ID": "7"}
+    assert judge_job_gpus(stripped, 4, pairs(JOB)).level == OK
+    assert judge_job_gpus(stripped, 1, pairs(JOB)).level == PROBLEM
+    assert judge_job_gpus(stripped, 0, {}).level == WARNING
+
+
+def test_a_job_is_found_from_inside(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    said = [finding.found for finding in check_slurm("site") if finding.what == "Slurm job"]
+    assert len(said) == 3 and "4 given by Slurm" in said[0] and "nid001" in said[1] and "2 restarts" in said[2]
