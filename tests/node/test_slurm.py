@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fakes import slurm as fake
+from fakes import scontrol as fake
 
 from levo.node import slurm
 from levo.node.slurm import given_gpus, parse_job, this_job
@@ -66,8 +66,8 @@ def test_outside_slurm_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         ("exit 3", "exit code 3"),
         ("exec sleep 5", "did not answer within 0.3 s"),
         ("echo no job here", "calls the job"),
-        (fake.scontrol(fake.job_text(state="COMPLETED")), "calls the job COMPLETED"),
-        (fake.scontrol(fake.job_text(limit="UNLIMITED")), "Slurm names none"),
+        (fake.printing(fake.job_text(state="COMPLETED")), "calls the job COMPLETED"),
+        (fake.printing(fake.job_text(limit="UNLIMITED")), "Slurm names none"),
         (None, "scontrol is not on PATH"),
     ],
 )
@@ -85,7 +85,7 @@ def test_without_an_answer_the_job_has_no_limit_and_that_is_said_once(
 
 def test_a_job_that_slurm_knows_needs_no_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "77")
-    script = f'[ "$*" = "--details --oneliner show job 77" ] || exit 9\n{fake.scontrol(fake.job_text(restarts=1))}'
+    script = f'[ "$*" = "--details --oneliner show job 77" ] || exit 9\n{fake.printing(fake.job_text(restarts=1))}'
     monkeypatch.setenv("PATH", fake.commands(tmp_path, scontrol=script))
     said: list[str] = []
     job = this_job(said.append)

@@ -46,6 +46,6 @@ def commands(folder: Path, **scripts: str) -> str:
     return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
-def scontrol(text: str) -> str:
+def printing(text: str) -> str:
     """A script that prints it on one line, as --oneliner does."""
     return f"cat <<'END'\n{' '.join(line.strip() for line in text.splitlines())}\nEND"
