@@ -21,7 +21,7 @@ from levo.bench.cluster_task import OK, Task, levo_command
 from levo.bench.rehearsed import Figures, Forecast, forecast, read_figures
 from levo.errors import EXIT_FAILED, EXIT_OK, EXIT_USABLE, ConfigError, LevoError
 from levo.node.disk import whole_file
-from levo.node.finding import PROBLEM, WARNING
+from levo.node.doctor.finding import PROBLEM, WARNING
 from levo.node.paths import RunPaths
 from levo.node.tables import read_table, write_table
 from levo.reports.estimate import estimate_run
