@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,13 +101,17 @@ def _judge(code: int | None, out: Path, err: Path, minutes: float) -> tuple[str,
     if code == 0:
         return (OK, "", result) if result is not None else (FAILED, f"its last line is no JSON: see {out}", None)
     complaints = lines_of(err) or (said if result is None else said[:-1])
-    # The first line of an error for users, and the last of a traceback, are not indented.
-    reason = next((line for line in reversed(complaints) if not line[0].isspace()), "it said nothing")[:300]
+    reason = complaint(complaints)
     if code is None:
         return OUT_OF_TIME, f"ended after {minutes:g} minutes; it said last: {reason}", result
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     memory = any(_NO_MEMORY.search(line) for line in complaints[-20:])
     return OUT_OF_MEMORY if memory else FAILED, f"{how}: {reason}", result
+
+
+def complaint(lines: Sequence[str]) -> str:
+    """The line that says why: the first of an error for users, and the last of a traceback, are not indented."""
+    return next((line for line in reversed(lines) if not line[0].isspace()), "it said nothing")[:300]
 
 
 def lines_of(path: Path) -> list[str]:
