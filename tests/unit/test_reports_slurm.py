@@ -290,14 +290,8 @@ def test_the_text_is_a_table_for_a_terminal(run_dir: Path, sacct: FakeSacct) -> 
     sacct.say(*TWO)
     lines = text_of(account(run_dir)).splitlines()
     assert lines[0].endswith(": 3 jobs, 4 tries: 2 COMPLETED, 1 NODE_FAIL, 1 CANCELLED")
-    assert [row.split()[0] for row in lines[1:7]] == [
-        "allocated",
-        "attributed",
-        "difference",
-        "useful",
-        "lost",
-        "queue",
-    ]
+    named = ["allocated", "attributed", "difference", "useful", "lost in levo", "lost before levo", "queue time"]
+    assert [row[:18].strip() for row in lines[1:8]] == named
     shards = [row for row in lines if row.startswith("  0000")]
     assert "100 NODE_FAIL 1, 100 COMPLETED" in shards[0] and "101 CANCELLED, 102 COMPLETED" in shards[1]
     assert max(map(len, lines)) <= 120
