@@ -1,7 +1,9 @@
 # The developer's verbs. The user's are snakemake and levo.
 #   make setup   a virtual environment in .venv (again only when pyproject.toml changes)
 #   make demo    the example songs with a tiny random model, on this machine, to one page
-#   make test    every test
+#   make test    every test that needs no cluster
+#   make cluster        a real Slurm cluster on this machine (root, Debian's Slurm); make cluster-down ends it
+#   make test-cluster   the tests on such a cluster, which they start and end themselves
 #   make check   style, types, workflow lint and house rules, in under a minute
 #   make fix     formats, and writes the generated files
 #
@@ -17,7 +19,7 @@ BIN := .venv/bin
 STAMP := .venv/.complete
 RUN := results/demo
 
-.PHONY: setup demo test check fix
+.PHONY: setup demo test cluster cluster-down test-cluster check fix
 
 setup: $(STAMP)
 
@@ -34,7 +36,13 @@ demo: setup
 	@echo "page: $(CURDIR)/$(RUN)/reports/report.html"
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/cluster
+
+cluster cluster-down: setup
+	cd tests && ../$(BIN)/python -m cluster.lab $(if $(findstring down,$@),down,up)
+
+test-cluster: setup
+	$(BIN)/python -m pytest tests/cluster
 
 check: setup
 	$(BIN)/ruff check

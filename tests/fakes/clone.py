@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-PARTS = ("levo", "workflow", "profiles", "config", "Snakefile", "README.md", "Makefile")
+PARTS = ("levo", "workflow", "profiles", "gh200", "config", "Snakefile", "README.md", "Makefile")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,9 @@ def make_clone(source: Path, target: Path) -> Clone:
     """Copy the checkout to a folder that does not exist yet."""
     target.mkdir(parents=True)
     for part in PARTS:
-        if (source / part).is_dir():
+        if (source / part).is_symlink():
+            (target / part).symlink_to(os.readlink(source / part))
+        elif (source / part).is_dir():
             shutil.copytree(source / part, target / part, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy2(source / part, target / part)

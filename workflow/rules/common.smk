@@ -1,10 +1,15 @@
 # Settings, names and paths. Reads the settings only: never the manifest, so that a million songs parse as fast as ten.
+import gc
 import os
 import sys
 from pathlib import Path
 
 import levo.settings
+import levo.site
 from levo.errors import LevoError
+
+# A graph of thousands of jobs is all live objects: looking through them less often plans it a sixth faster.
+gc.set_threshold(200_000)
 
 # `python -m levo` in a rule is this checkout's code under the interpreter that runs Snakemake, on a node too.
 os.environ.update(
@@ -15,6 +20,13 @@ os.environ.update(
         filter(None, [workflow.basedir, os.environ.get("PYTHONPATH")])
     ),
 )
+
+
+# With `software-deployment-method: apptainer` in the profile, rules run in this image: a path or an address.
+IMAGE = os.environ.get("LEVO_IMAGE")
+
+
+container: IMAGE
 
 
 def friendly(call, *arguments, **named):
@@ -43,6 +55,33 @@ What was made is kept. Mend the cause, then run the same command again: only wha
   what happened   {RUN}/logs, and each attempt of a shard in {RUN}/work/NNNNN
   locked?         add --unlock once, if no other snakemake works in this folder
 """
+
+
+def check_site():
+    """Before the first job: an image, if the profile wants one, and on Slurm all that it asks for."""
+    methods = workflow.deployment_settings.deployment_method
+    if any(method.name == "APPTAINER" for method in methods) and not IMAGE:
+        sys.exit(
+            "the profile wants containers, but no image is named\n  where: environment variable LEVO_IMAGE\n"
+            "  fix:   export LEVO_IMAGE=/path/of/levo.sif"
+        )
+    if workflow.executor_plugin.name != "slurm":
+        return
+    from snakemake.cli import get_profile_dir, get_argument_parser
+
+    jobs = {
+        job.rule.name: job for job in workflow.dag.needrun_jobs() if not job.is_local
+    }
+    orders = [
+        levo.site.Order(name, dict(job.resources.items())) for name, job in jobs.items()
+    ]
+    given = get_argument_parser().parse_known_args(sys.argv[1:])[0]
+    profiles = [get_profile_dir(name)[1] for name in given.profile or []]
+    for warning in friendly(
+        levo.site.check_site, orders, profiles, settings.cost.gpus_per_node
+    ):
+        print(f"note: {warning}", file=sys.stderr)
+    levo.site.retry_preempted_jobs()
 
 
 def start_run():

@@ -22,6 +22,8 @@ rule generate:
     threads: settings.node.ranks or 1
     resources:
         mem_mb=8000,
+        # A number: Snakemake's default looks at the size of every input, twice as slow to plan.
+        disk_mb=1000,
         runtime=1440,
     params:
         run=RUN,

@@ -17,6 +17,7 @@ rule qa:
         "../envs/levo.yaml"
     resources:
         mem_mb=4000,
+        disk_mb=1000,
         runtime=240,
     params:
         run=RUN,

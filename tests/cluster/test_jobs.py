@@ -1,0 +1,65 @@
+"""Jobs are cancelled, requeued, preempted and run out of time in the middle of shards."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cluster.campaign import QUICK, SHARD_TABLES, Campaign
+from cluster.lab import Lab
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def preempt(lab: Lab, job: str) -> None:
+    """A job of a higher partition wants this job's node."""
+    node = lab.node_of(job)
+    lab.ask("sbatch", "-A", "lab", "-p", "urgent", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
+
+
+def move_a_waiting_shard(campaign: Campaign, lab: Lab) -> str:
+    """Move one waiting shard to the partition that preempts by CANCEL, without grace; gives back its job."""
+    lab.wait("a shard waits", lambda: bool(campaign.jobs("PD")), 120)
+    job = next(iter(campaign.jobs("PD").values()))
+    lab.ask("scontrol", "update", f"JobId={job}", "Partition=scavenge")
+    return job
+
+
+def test_jobs_are_cancelled_requeued_preempted_and_out_of_time(
+    make: Callable[..., Campaign], lab: Lab, expected: Any, figures: dict[str, dict[str, float]]
+) -> None:
+    campaign = make(ranks=2, slots=1)
+    snakemake = campaign.start(*QUICK, *SHARD_TABLES)
+    cancellable = move_a_waiting_shard(campaign, lab)
+    shards: dict[str, int] = {}
+    began: dict[str, float] = {}
+    strikes: dict[str, Callable[[str], object]] = {
+        "scancel": lambda job: lab.ask("scancel", job),
+        "scontrol requeue": lambda job: lab.ask("scontrol", "requeue", job),
+        # Slurm's SIGTERM comes 300 s before the end: now.
+        "time limit": lambda job: lab.ask("scontrol", "update", f"JobId={job}", "TimeLimit=5"),
+        "preempted (REQUEUE)": lambda job: preempt(lab, job),
+    }
+    for name, strike in strikes.items():
+        shards[name], job = campaign.in_the_middle({*shards.values(), *campaign.shards_of(cancellable)})
+        began[name] = time.time()
+        strike(job)
+    name = "preempted (CANCEL)"
+    lab.wait("the cancellable job runs", lambda: cancellable in campaign.jobs().values(), 150)
+    (shards[name],) = campaign.shards_of(cancellable)
+    lab.wait("it is in its middle", lambda: bool(campaign.events(shards[name], "commit")), 150, poll_s=0.1)
+    began[name] = time.time()
+    preempt(lab, cancellable)
+
+    printed = campaign.finish(snakemake)
+    campaign.judge(expected)
+    assert f"SLURM-job '{cancellable}' failed, SLURM status is: 'CANCELLED'" in printed
+    for name, number in shards.items():
+        back = [event.time_s for event in campaign.events(number, "start") if event.time_s > began[name]]
+        assert back, f"{name}: shard {number} was over before it"
+        figures[name] = {
+            "seconds": back[0] - began[name],
+            "songs_redone": campaign.songs_redone(number),
+            "lost_s": campaign.lost_s(number),
+        }
+    assert figures[name]["lost_s"] > 0, "killed without grace: what was in flight is lost work on the bill"
