@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from levo import site
 from levo.errors import ConfigError
-from levo.site import Order, check_site
+from levo.node import site
+from levo.node.site import Order, check_site
 
 SINFO = """\
 normal|288|800000|gpu:gh200:4(S:0-3)|gh200,nvme|1-00:00:00|REQUEUE
@@ -109,5 +109,5 @@ def test_without_accounting_the_account_is_not_checked_and_that_is_said(cluster:
 def test_no_slurm_at_all_is_an_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ConfigError, match="no command sinfo here"):
+    with pytest.raises(ConfigError, match="sinfo is not on PATH"):
         check_site([Order("generate", ASKED)], [], 4)
