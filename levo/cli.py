@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from levo import __version__
-from levo.bench.verbs import Profile, Sbatch, bench_app
+from levo.bench.verbs import Checkpoint, Made, Profile, Runtime, Sbatch, bench_app
 from levo.errors import EXIT_DIFFERENT, ConfigError, LevoError, ManifestError
 from levo.settings import Settings
 
@@ -29,9 +29,6 @@ app.add_typer(bench_app, name="bench")
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, results/RUN.")]
 Shard = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="Number of the shard.")]
-Made = Annotated[Path, typer.Argument(metavar="DIR", help="Model directory.")]
-Checkpoint = Annotated[Path, typer.Option(help="Upstream's checkpoint folder: config.yaml and weights.")]
-Runtime = Annotated[Path, typer.Option(help="Upstream's runtime folder: ckpt/, third_party/, conf/, tools/.")]
 ModelDir = Annotated[Path | None, typer.Option("--model", help="Model directory; default: the one recorded.")]
 
 

@@ -16,10 +16,10 @@ import torch
 from levo.bench.baselines import StepTime, time_recipe, time_upstream
 from levo.bench.card import show
 from levo.bench.decode import median_seconds, stand
+from levo.bench.device import forget
 from levo.bench.song import SCRATCH, Extras, Found, measure
-from levo.bench.song_device import forget
 from levo.bench.song_line import Line, Load, get_model
-from levo.bench.song_publics import RECIPE_BATCH, time_eager_codec
+from levo.bench.song_publics import RECIPE_BATCH, buffer_length, recipe_frames, time_eager_codec
 from levo.engine.build import make_setup
 from levo.engine.main_phase import MainPhase
 from levo.engine.memory import MemoryPlan
@@ -117,10 +117,9 @@ def measure_parts(model: Model, load: Load, ours: Found) -> Parts:
     """Everything but ours, which must be gone from the device by now."""
     assert model.lm is not None
     lm, config = model.lm, model.lm.config
-    mean = (load.shortest + load.longest) / 2
-    longest = load.shortest + RECIPE_BATCH / (RECIPE_BATCH + 1) * (load.longest - load.shortest)
+    mean, longest = load.mean, recipe_frames(load)
     middle = config.prefix_len + int(mean + config.max_delay) // 2
-    length = -(-(config.prefix_len + load.longest + config.max_delay + 1) // PAGE) * PAGE
+    length = buffer_length(config, load)
     with torch.inference_mode():
         ticks = time_ticks(lm, model.pad_id, int(mean), ours.live)
         flow_s, vae_s = time_eager_codec(model, load.steps)

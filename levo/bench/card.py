@@ -3,10 +3,10 @@
 import json
 import os
 import platform
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -15,6 +15,8 @@ from levo.node.machine import driver_version
 
 def card() -> dict[str, Any]:
     """GPU, driver-side versions, host CPU; null where there is no GPU."""
+    import torch  # late: a sweep is gathered where no GPU is, and torch takes seconds
+
     gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     return {
         "gpu": gpu.name if gpu else None,
@@ -40,14 +42,20 @@ def cpu_name() -> str:
 
 
 def show(title: str, rows: list[dict[str, Any]], result: dict[str, Any]) -> None:
-    """Print rows as a table, then everything as one line of JSON, the last of the output."""
-    table = Table(title=title)
-    for name in rows[0]:
-        table.add_column(name)
-    for row in rows:
-        table.add_row(*map(_cell, row.values()))
-    Console(width=140).print(table)
+    """Print a table of the rows, then one JSON line with everything."""
+    print_table(title, rows)
     print(json.dumps({"bench": title, "card": card(), "rows": rows, **result}), flush=True)
+
+
+def print_table(title: str, rows: Sequence[Mapping[str, Any]], width: int = 140) -> None:
+    """A column for each name of the fullest row, in its order, that any row has a value for."""
+    names = [name for name in max(rows, key=len) if any(row.get(name) not in (None, "") for row in rows)]
+    table = Table(title=title)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in names))
+    Console(width=width).print(table)
 
 
 def _cell(value: object) -> str:

@@ -9,7 +9,6 @@ import os
 import shlex
 import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from math import ceil
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 import levo
 from levo.bench.cluster_task import FAILED, OK, OUT_OF_MEMORY, OUT_OF_TIME, Record, Task, lines_of, record_of, run_task
 from levo.errors import ConfigError
+from levo.node import slurm
 from levo.node.machine import git_commit
 from levo.node.profile import Options, read_profile, with_options
 from levo.reports.files import write_json
@@ -170,12 +170,11 @@ def _wait(jobs: dict[str, tuple[Task, "Job[Record]"]], folder: Path, say: Say) -
 
 def _queued() -> set[str] | None:
     """This user's jobs in the queue, waiting or running; None if Slurm does not answer now."""
-    command = ["squeue", "--noheader", "--format=%A", f"--user={getpass.getuser()}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
+        shown = slurm.ask("squeue", "--noheader", "--format=%A", f"--user={getpass.getuser()}", timeout_s=60)
+    except slurm.NoAnswer:
         return None
-    return None if done.returncode else set(done.stdout.split())
+    return set(shown.split())
 
 
 def _lost(task: Task, job: "Job[Record]") -> Record:

@@ -4,7 +4,6 @@ Its last line on stdout is the result, a JSON object. Whatever becomes of it end
 beside its output in NAME.out and NAME.err: one that fails is a record with its reason.
 """
 
-import ctypes
 import hashlib
 import json
 import os
@@ -14,17 +13,18 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from levo.errors import ConfigError
 from levo.node.machine import git_commit
+from levo.node.stopping import die_with_parent
 from levo.reports.files import write_json
 
 OK, FAILED, OUT_OF_MEMORY, OUT_OF_TIME = "ok", "failed", "out of memory", "out of time"
 _NO_MEMORY = re.compile(r"OutOfMemory|out of memory|OUT_OF_MEMORY|\bMemoryError\b|oom.kill", re.IGNORECASE)
-PR_SET_PDEATHSIG = 1
 Record = dict[str, Any]
 
 
@@ -64,8 +64,9 @@ def run_task(task: Task, folder: Path) -> Record:
     began = time.monotonic()
     out, err = task.output(folder), folder / f"{task.name}.err"
     with out.open("wb") as stdout, err.open("wb") as stderr:
+        # One left behind by a killed sweep would share the GPU with the next one, and spoil its figures.
         process = subprocess.Popen(
-            task.command, stdout=stdout, stderr=stderr, start_new_session=True, preexec_fn=_die_with_parent
+            task.command, stdout=stdout, stderr=stderr, start_new_session=True, preexec_fn=die_with_parent
         )
         try:
             code: int | None = process.wait(60 * task.minutes)
@@ -77,11 +78,6 @@ def run_task(task: Task, folder: Path) -> Record:
     record = record_of(task, outcome, reason, result, time.monotonic() - began)
     write_json(folder / f"{task.name}.json", record)
     return record
-
-
-def _die_with_parent() -> None:
-    """A command left behind by a killed sweep would share the GPU with the next one, and spoil its figures."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -100,13 +96,17 @@ def _judge(code: int | None, out: Path, err: Path, minutes: float) -> tuple[str,
     if code == 0:
         return (OK, "", result) if result is not None else (FAILED, f"its last line is no JSON: see {out}", None)
     complaints = lines_of(err) or (said if result is None else said[:-1])
-    # The first line of an error for users, and the last of a traceback, are not indented.
-    reason = next((line for line in reversed(complaints) if not line[0].isspace()), "it said nothing")[:300]
+    reason = complaint(complaints)
     if code is None:
         return OUT_OF_TIME, f"ended after {minutes:g} minutes; it said last: {reason}", result
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     memory = any(_NO_MEMORY.search(line) for line in complaints[-20:])
     return OUT_OF_MEMORY if memory else FAILED, f"{how}: {reason}", result
+
+
+def complaint(lines: Sequence[str]) -> str:
+    """The line that says why: the first of an error for users, and the last of a traceback, are not indented."""
+    return next((line for line in reversed(lines) if not line[0].isspace()), "it said nothing")[:300]
 
 
 def lines_of(path: Path) -> list[str]:

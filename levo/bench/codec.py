@@ -5,7 +5,6 @@ plain networks of levo.model; the plain ones run eagerly, unfused, with weights 
 """
 
 import copy
-import gc
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from levo.bench.card import show
 from levo.bench.decode import GIB, median_seconds
+from levo.bench.device import forget
 from levo.bench.random_checkpoint import VAE_JSON, Fill, full_codec
 from levo.engine.codec import Renderer, to_pcm
 from levo.engine.request import no_book
@@ -26,8 +26,8 @@ from levo.model.codec_config import CodecConfig, VAEConfig
 from levo.model.flow import Flow, solve
 from levo.model.upstream_names import flow_shapes, vae_shapes
 from levo.model.vae import VAE
+from levo.songs.song import FRAME_RATE
 
-FRAME_RATE = 25
 SONG_FRAMES = 4500  # 3 minutes: six windows
 CHECKED_FRAMES = 1750  # two windows
 LONGEST_FRAMES = 6750
@@ -73,8 +73,7 @@ def run(*, kernels: bool) -> None:
     before = _used(device)
     renderer = Renderer(flow, vae, LONGEST_FRAMES, STEPS[0], GUIDANCE, no_book)
     renderer.warm_up()
-    gc.collect()
-    torch.cuda.empty_cache()
+    forget()
     held = _used(device) - before
     torch.cuda.reset_peak_memory_stats()
     rows = time_engine(renderer)
@@ -87,8 +86,7 @@ def run(*, kernels: bool) -> None:
     if kernels:
         result["kernels"] = list_kernels(renderer)
     del renderer
-    gc.collect()
-    torch.cuda.empty_cache()
+    forget()
     plain = copy.deepcopy(vae).half()
     rows += time_plain(flow, plain)
     result["batching"] = batching(flow, plain)

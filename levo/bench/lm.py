@@ -1,6 +1,5 @@
 """Songs through the whole language model in steady state: x realtime, slot occupancy, share of prefill."""
 
-import gc
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import torch
 from levo.bench.baselines import StepTime, time_recipe, time_upstream
 from levo.bench.card import show
 from levo.bench.decode import GEMM_ROWS
+from levo.bench.device import forget
 from levo.bench.sizes import PAD_ID, random_lm, v2_large
 from levo.bench.steady import Songs, fill
 from levo.engine.build import build_decoder
@@ -93,8 +93,7 @@ def time_ours(lm: LM, load: Load) -> "LMResult":
 
 def time_baselines(lm: LM, frames: int) -> list[Speed]:
     """Songs of `frames`: the recipe at every batch that fits, and upstream's loop in the middle of a song."""
-    gc.collect()
-    torch.cuda.empty_cache()
+    forget()
     config = lm.config
     length = -(-(config.prefix_len + frames + config.max_delay) // PAGE) * PAGE
     found = [("recipe", time) for time in (try_recipe(lm, batch, length) for batch in RECIPE_BATCHES) if time]
@@ -118,8 +117,7 @@ def try_recipe(lm: LM, batch: int, length: int) -> StepTime | None:
     except torch.OutOfMemoryError:
         return None
     finally:
-        gc.collect()
-        torch.cuda.empty_cache()
+        forget()
 
 
 @dataclass(frozen=True)

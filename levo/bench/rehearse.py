@@ -12,16 +12,16 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from levo.bench.cluster import runner
-from levo.bench.cluster_task import OK, Task, levo_command
+from levo.bench.cluster_task import OK, Task, complaint, levo_command, lines_of
 from levo.bench.rehearsed import Figures, Forecast, forecast, read_figures
 from levo.errors import EXIT_FAILED, EXIT_OK, EXIT_USABLE, ConfigError, LevoError
 from levo.node.disk import whole_file
-from levo.node.finding import PROBLEM, WARNING
+from levo.node.doctor.finding import PROBLEM, WARNING
 from levo.node.paths import RunPaths
 from levo.node.tables import read_table, write_table
 from levo.reports.estimate import estimate_run
@@ -123,8 +123,8 @@ class Rehearsal:
                 "host": socket.gethostname(),
                 "ready": self.exit_code == EXIT_OK,
                 "steps": [vars(step) for step in self.steps],
-                "figures": self.figures and self.figures.as_dict(),
-                "forecast": self.forecast and self.forecast.as_dict(),
+                "figures": self.figures and asdict(self.figures),
+                "forecast": self.forecast and asdict(self.forecast),
             }
         )
 
@@ -172,12 +172,10 @@ def _command(folder: Path, name: str, *arguments: object, fine: Sequence[int] = 
     log = folder / "logs" / f"{name}.txt"
     with log.open("wb") as file:
         code = subprocess.run(levo_command(*arguments), stdout=file, stderr=subprocess.STDOUT).returncode
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    said = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+    lines = lines_of(log)
     if code not in fine:
-        told = next((line for line in reversed(lines) if line.strip() and not line[0].isspace()), said)
-        raise LevoError(f"exit code {code}: {told[:300]}", where=str(log), fix="the log has the remedy")
-    return said
+        raise LevoError(f"exit code {code}: {complaint(lines)}", where=str(log), fix="the log has the remedy")
+    return lines[-1] if lines else "it said nothing"
 
 
 def _warnings(log: Path) -> list[str]:

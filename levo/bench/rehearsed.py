@@ -1,9 +1,8 @@
 """What a rehearsal's songs took, and what that says of the RUN. From the files of the rehearsal; runs nothing."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -49,10 +48,6 @@ class Figures:
     slots_used: float
     unit: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
     def __str__(self) -> str:
         lines = []
         for rank in self.ranks:
@@ -84,10 +79,6 @@ class Forecast:
     million_hours_at_most: float
     unit: str
     slots_used: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
     def __str__(self) -> str:
         unit = f"{self.unit}-hours"

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from levo.bench.card import show
-from levo.bench.song_device import Memory, forget, joules, kernel_share, memory
+from levo.bench.device import Memory, forget, joules, kernel_share, memory
 from levo.bench.song_line import Line, Load, get_model
 from levo.bench.song_publics import Publics, time_publics
 from levo.bench.song_soak import Soak
@@ -259,7 +259,7 @@ def as_result(load: Load, found: Found, publics: Publics | None) -> dict[str, An
         "soak": found.soak,
     }
     if publics is not None:
-        result["baselines"] = publics.as_dict()
+        result["baselines"] = asdict(publics)
         result["ours_over_recipe"] = speed.x_realtime / publics.recipe.x_realtime
         result["ours_over_upstream"] = speed.x_realtime / publics.upstream.x_realtime
     return result

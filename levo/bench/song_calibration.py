@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from levo.errors import ConfigError
-from levo.node.saving import write_whole
+from levo.reports.files import write_json
 from levo.songs.plan import Calibration, Point, load_calibration
 from levo.songs.song import FRAME_RATE
 
@@ -29,7 +29,7 @@ def calibrate(speeds: Path, outputs: Sequence[Path]) -> str:
     for output in outputs:
         made = merge(made, read_output(output), speeds)
     assert made is not None, "the command line asks for one output at least"
-    write_whole(speeds, (json.dumps(made.model_dump(), indent=1) + "\n").encode())
+    write_json(speeds, made.model_dump())
     return f"{speeds}: {made.name}; {len(made.points)} measured"
 
 

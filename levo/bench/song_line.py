@@ -60,6 +60,11 @@ class Load:
     seed: int = 0
 
     @property
+    def mean(self) -> float:
+        """Frames of a song."""
+        return (self.shortest + self.longest) / 2
+
+    @property
     def settings(self) -> Settings:
         """The same as a RUN would say it."""
         return Settings(

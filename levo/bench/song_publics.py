@@ -6,8 +6,7 @@ then the file. upstream: one song, eager, the same codec. Prefill is left out, i
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 from unittest import mock
 
 import torch
@@ -18,6 +17,7 @@ from levo.bench.song_line import Load
 from levo.engine.pages import PAGE
 from levo.model.checkpoint import Model
 from levo.model.codec import window_starts
+from levo.model.config import LMConfig
 from levo.model.flow import solve
 from levo.songs.song import FRAME_RATE
 
@@ -47,22 +47,15 @@ class Publics:
     flow_s: float
     vae_s: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 def time_publics(model: Model, load: Load, file_s: float) -> Publics:
     """Measure the parts. file_s: encoding a song's file, as our threads do it."""
     assert model.lm is not None
     config = model.lm.config
-    mean = (load.shortest + load.longest) / 2
-    # A batch runs until its longest song has ended: the expected largest of so many uniform draws.
-    longest = load.shortest + RECIPE_BATCH / (RECIPE_BATCH + 1) * (load.longest - load.shortest)
-    length = -(-(config.prefix_len + load.longest + config.max_delay + 1) // PAGE) * PAGE
+    mean, longest = load.mean, recipe_frames(load)
     with torch.inference_mode():
         flow_s, vae_s = time_eager_codec(model, load.steps)
-        recipe = time_recipe(model.lm, RECIPE_BATCH, length)
+        recipe = time_recipe(model.lm, RECIPE_BATCH, buffer_length(model.lm.config, load))
         upstream = time_upstream(model.lm, config.prefix_len + int(mean) // 2)
     n_windows = len(window_starts(max(1, int(mean)), model.config.codec.window))
     codec_s = n_windows * (flow_s + vae_s)
@@ -74,6 +67,16 @@ def time_publics(model: Model, load: Load, file_s: float) -> Publics:
         return Way(name, step.batch, 1e3 * step_s, tokens_s, codec_s, file_s, speed)
 
     return Publics(way("recipe", recipe, longest), way("upstream", upstream, mean), flow_s, vae_s)
+
+
+def recipe_frames(load: Load) -> float:
+    """A batch runs until its longest song has ended: the expected largest of so many uniform draws."""
+    return load.shortest + RECIPE_BATCH / (RECIPE_BATCH + 1) * (load.longest - load.shortest)
+
+
+def buffer_length(config: LMConfig, load: Load) -> int:
+    """Positions of the recipe's buffer: room for the longest song, in whole pages."""
+    return -(-(config.prefix_len + load.longest + config.max_delay + 1) // PAGE) * PAGE
 
 
 def time_eager_codec(model: Model, steps: int) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from levo.bench.song_device import memory
+from levo.bench.device import memory
 from levo.bench.song_line import Line, held_parts
 from levo.node.writing import ROOM
 

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from levo.bench.card import print_table
 from levo.bench.cluster import Run, Say
 from levo.bench.cluster_task import OK, Record, Task, levo_command
 from levo.errors import EXIT_FAILED, EXIT_OK, ConfigError
@@ -76,7 +74,7 @@ def sweep(tasks: Sequence[Task], folder: Path, run: Run, say: Say) -> int:
         draw(rows, picture)
         good = {record["outcome"] == OK and tuple(record["command"]) for record in records}
         speeds = _calibrate(folder / "calibration.json", [t.output(folder) for t in tasks if t.command in good], say)
-    _print_table(rows)
+    print_table("sweep", rows, width=180)
     cards = [record["result"]["card"] for record in records if "card" in (record["result"] or {})]
     summary = {
         "bench": "sweep",
@@ -101,24 +99,6 @@ def _row(record: Record) -> dict[str, Any]:
     result = record["result"] or {}
     shown = {name: result[name] for name in COLUMNS if name in result}
     return {**record["labels"], "outcome": record["outcome"], **shown, "reason": record["reason"]}
-
-
-def _print_table(rows: Sequence[dict[str, Any]]) -> None:
-    """Columns in the order of the fullest row; a reason only where there is one."""
-    names = max((list(row) for row in rows), key=len)
-    table = Table(title="sweep")
-    for name in names:
-        if name != "reason" or any(row["reason"] for row in rows):
-            table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(row.get(str(column.header))) for column in table.columns))
-    Console(width=180).print(table)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:

@@ -159,9 +159,13 @@ def to_pcm(wave: Tensor) -> tuple[np.ndarray, float, float, float]:
     gain = (torch.full_like(peak, PEAK_CEILING) / peak).clamp(max=1.0)
     n_beyond = torch.zeros((), dtype=torch.int64, device=wave.device)
     pcm = torch.empty(wave.shape[1], len(wave), dtype=torch.int16, pin_memory=wave.is_cuda)
+    # Of one size whatever the song's length, so that the allocator finds the same blocks again.
+    wide, beyond = (wave.new_empty(len(wave), PIECE, dtype=dtype) for dtype in (torch.float64, torch.bool))
+    whole = torch.empty(PIECE, len(wave), dtype=torch.int16, device=wave.device)
     for source, target in zip(wave.split(PIECE, dim=1), pcm.split(PIECE), strict=True):
-        n_beyond += (source.abs() > 1).sum()
-        scaled = torch.round(source.double() * gain * FULL_SCALE).to(torch.int16)
-        target.copy_(scaled.t().contiguous(), non_blocking=True)
+        n = source.shape[1]
+        n_beyond += torch.gt(wide[:, :n].copy_(source).abs_(), 1, out=beyond[:, :n]).sum()
+        scaled = wide[:, :n].copy_(source).mul_(gain).mul_(FULL_SCALE).round_()
+        target.copy_(whole[:n].copy_(scaled.t()), non_blocking=True)
     peak_, gain_, n_beyond_ = torch.stack([peak, gain, n_beyond.double()]).tolist()  # waits, so the copies are done
     return pcm.numpy(), gain_, peak_, n_beyond_ / wave.numel()

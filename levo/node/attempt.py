@@ -33,7 +33,7 @@ from levo.node.messages import (
     Want,
 )
 from levo.node.progress import Progress, duration
-from levo.node.slurm import SlurmJob
+from levo.node.slurm_job import SlurmJob
 from levo.node.stopping import StopSignals
 from levo.node.tally import Tally
 from levo.settings import Settings

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from levo.node.slurm import SlurmJob
+from levo.node.slurm_job import SlurmJob
 from levo.songs.song import FRAME_RATE, Song
 
 MARGIN_S, MARGIN_SHARE = 300.0, 0.1

@@ -12,7 +12,7 @@ from levo.node import driver
 from levo.node.binding import memory_node, share_cores
 from levo.node.machine import torch_cuda
 from levo.node.nvml import Nvml, Usage, nvml
-from levo.node.slurm import SlurmJob, given_gpus
+from levo.node.slurm_job import SlurmJob, given_gpus
 from levo.settings import Settings
 
 GIB, MIB = 2**30, 2**20

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from levo.errors import NodeError
 from levo.node.paths import TEMPORARY
 
 
@@ -28,6 +29,15 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def write_whole(path: Path, content: bytes, fix: str) -> None:
+    """The same for a file that a person asked for. Raises NodeError with this remedy when the file system refuses."""
+    try:
+        with whole_file(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise NodeError(f"cannot write: {error.strerror}", where=str(path), fix=fix) from None
 
 
 def sync_folder(folder: Path) -> None:

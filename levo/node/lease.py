@@ -8,9 +8,7 @@ holder, should it still live, finds that and stops.
 
 import json
 import os
-import shutil
 import socket
-import subprocess
 import threading
 import time
 import uuid
@@ -19,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from levo.errors import NodeError
+from levo.node import slurm
 from levo.node.disk import sync_folder, whole_file
 from levo.node.paths import TEMPORARY, ShardPaths
 
@@ -251,17 +250,13 @@ def _is_later(restarts: int | None, others: int | None) -> bool:
 
 def _ask_squeue(job: str, restarts: int | None) -> bool:
     """The run of a job that began after so many restarts is over: the job has ended, or has been requeued since."""
-    squeue = shutil.which("squeue")
-    if squeue is None:
-        return False
-    command = [squeue, "--noheader", f"--jobs={job}", "--Format=State:30,RestartCnt:10"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SQUEUE_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    if done.returncode:
-        return "invalid job id" in done.stderr.lower()
-    for line in done.stdout.splitlines():
+        shown = slurm.ask(
+            "squeue", "--noheader", f"--jobs={job}", "--Format=State:30,RestartCnt:10", timeout_s=SQUEUE_TIMEOUT_S
+        )
+    except slurm.NoAnswer as error:
+        return "invalid job id" in str(error).lower()
+    for line in shown.splitlines():
         state, *rest = line.split() or [""]
         now = int(rest[0]) if rest and rest[0].isdigit() else None
         if state not in _ENDED and not _is_later(now, restarts):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from levo.errors import LevoError
 from levo.node.devices import Place
-from levo.node.slurm import SlurmJob
+from levo.node.slurm_job import SlurmJob
 from levo.node.tally import Tally
 from levo.settings import Settings
 from levo.songs.song import Song

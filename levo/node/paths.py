@@ -5,6 +5,7 @@ Parts, journals, ledgers and logs carry the attempt in their names: two attempts
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 TEMPORARY = ".tmp"
@@ -39,17 +40,17 @@ class ShardPaths:
     run_dir: Path
     number: int
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The shard's number as in paths."""
         return f"{self.number:05d}"
 
-    @property
+    @cached_property
     def out(self) -> Path:
         """RUN/shards/NNNNN."""
         return self.run_dir / "shards" / self.name
 
-    @property
+    @cached_property
     def work(self) -> Path:
         """RUN/work/NNNNN."""
         return self.run_dir / "work" / self.name

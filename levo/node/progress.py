@@ -60,7 +60,8 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """As a person says it."""
-    if seconds < 90:
+    """Seconds as a person says them."""
+    if seconds < 120:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"

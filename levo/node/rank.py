@@ -7,10 +7,8 @@ It ignores signals (a Ctrl-C or Slurm reaches every process of a job): the paren
 rank when the parent dies.
 """
 
-import ctypes
 import gc
 import os
-import signal
 import sys
 import threading
 import traceback
@@ -43,19 +41,20 @@ from levo.node.messages import (
 from levo.node.parts import PartWriter
 from levo.node.paths import RunPaths
 from levo.node.rows import RowMaker, Taken
-from levo.node.stopping import ignore_stops
+from levo.node.stopping import die_with_parent, ignore_stops
 from levo.node.tally import Tally
 from levo.node.writing import Encoded, Limits, Writing
 from levo.songs.song import Song
 
 IDLE_POLL_S = 0.2
-PR_SET_PDEATHSIG = 1
 
 
 def main(order: RankOrder, pipe: Connection) -> None:
     """Target of the spawned process. Ends with exit code 0 only after Bye."""
     ignore_stops()
-    _die_with(order.parent_pid)
+    die_with_parent()
+    if os.getppid() != order.parent_pid:  # it died before the call
+        os._exit(1)
     bound = bind(order.place.cores, order.place.memory_node)
     log = RunPaths(order.run_dir).shard(order.shard).log(order.attempt, order.rank)
     _redirect_output(os.fspath(log))
@@ -71,13 +70,6 @@ def main(order: RankOrder, pipe: Connection) -> None:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)  # threads of a broken rank must not keep it alive
-
-
-def _die_with(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent dies, however it dies."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it died before the call
-        os._exit(1)
 
 
 def _redirect_output(path: str) -> None:

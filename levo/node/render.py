@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 from levo.engine.request import Finished, Request, Sampling, no_book
 from levo.errors import ModelError, NodeError
 from levo.node.audio import encode_flac, member_name, pcm_sha256
+from levo.node.disk import write_whole
 from levo.node.machine import best_device
 from levo.node.making import GEMM_ROWS_CPU, REAL, Making, Recipe, find_maker, need_model
 from levo.node.provenance import TOKENS_SCHEMA, tokens_sha256
-from levo.node.saving import write_whole
 from levo.songs.text import Conditioning, TextIds
 
 NO_TEXT = TextIds((), (), ())
@@ -53,7 +53,7 @@ def render(tokens: Path, out: Path, model_dir: Path | None, song_ids: list[str] 
                 rendered.failed.append(f"song {row['song_id']!r}: {done.error}")
             for audio in done.audio:
                 path = out / member_name(row["song_id"], audio.rendition, audio.stem)
-                write_whole(path, encode_flac(audio.pcm, making.rate))
+                write_whole(path, encode_flac(audio.pcm, making.rate), fix="give another --out")
                 rendered.files.append((row["song_id"], path, pcm_sha256(audio.pcm)))
     return rendered
 

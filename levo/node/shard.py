@@ -18,7 +18,7 @@ from levo.node.making import REAL
 from levo.node.paths import RunPaths, ShardPaths
 from levo.node.retry import ENOUGH, is_sealed
 from levo.node.seal import seal
-from levo.node.slurm import SlurmJob, this_job
+from levo.node.slurm_job import SlurmJob, this_job
 from levo.node.standing import Standing, read_standing
 from levo.node.stopping import Stopped, StopSignals
 from levo.settings import Settings, of_run

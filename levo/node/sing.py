@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 from levo.engine.request import Audio, Finished, no_book
 from levo.errors import ManifestError, NodeError
 from levo.node.audio import encode_flac, pcm_sha256
+from levo.node.disk import write_whole
 from levo.node.machine import best_device
 from levo.node.making import REAL, find_maker, need_model, recipe_of, request_of
-from levo.node.saving import write_whole
 from levo.settings import LimitSettings, Settings
 from levo.songs.song import FRAME_RATE, Song
 
@@ -70,7 +70,7 @@ def sing(
         raise NodeError(f"the song failed: {done[0].error}", where=str(model_dir), fix="try another seed")
     files = {_path(out, audio.stem, audio is done[0].audio[0]): audio for audio in done[0].audio}
     for path, audio in files.items():
-        write_whole(path, encode_flac(audio.pcm, making.rate))
+        write_whole(path, encode_flac(audio.pcm, making.rate), fix="give another --out")
     seconds = done[0].tokens.shape[1] / FRAME_RATE
     return Sung(song, seconds, done[0].stop_reason or "", took_s, files)
 

@@ -1,15 +1,17 @@
 """Signals that mean: stop early, keep what is finished. SIGTERM, SIGINT, SIGUSR1 and SIGUSR2, in any order, any number.
 
 Slurm sends them at preemption, requeue, the time limit and scancel, to every process of a step, and SIGCONT after
-them, which means nothing; a person presses Ctrl-C.
+them, which means nothing; a person presses Ctrl-C. Also the kernel's signal to a process whose parent has died.
 """
 
+import ctypes
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
+PR_SET_PDEATHSIG = 1
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -63,3 +65,8 @@ def ignore_stops() -> None:
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def die_with_parent() -> None:
+    """From now on the kernel kills this process when its parent dies, however it dies."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

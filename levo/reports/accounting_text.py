@@ -1,4 +1,4 @@
-"""Slurm's view of a RUN as plain text for a terminal. Knows no files."""
+"""Slurm's view of a RUN in words: its lines, and plain text for a terminal. Knows no files."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -23,21 +23,29 @@ def _head(slurm: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"  problem: {problem}" for problem in slurm["problems"])
     if not slurm["n_tries"]:
         return
-    lost, waited = slurm["lost_gpu_hours"], slurm["queue_s"]
-    yield f"  allocated    {figure(slurm['allocated_gpu_hours'])} GPU-hours"
-    yield f"  attributed   {figure(slurm['attributed_gpu_hours'])} GPU-hours, by the ranks' ledgers"
-    difference = f"{figure(slurm['difference_gpu_hours'])} GPU-hours"
-    yield f"  difference   {difference}, {share(slurm['difference_share'])} of what was allocated"
-    yield f"  useful       {figure(slurm['useful_gpu_hours'])} GPU-hours went into songs: {share(slurm['efficiency'])}"
-    n_died = count(slurm["n_tries_before_levo"], "try", "tries")
-    before = f"{figure(lost['before_levo'])} in {n_died} that died before levo started"
-    yield f"  lost work    {figure(lost['in_levo'])} GPU-hours in levo, {before}"
+    for what, value, unit, note in lines(slurm):
+        yield f"  {what:<16} {value:>12} {unit:<6}  {note}"
+
+
+def lines(slurm: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """(what, value, unit, note) a line, for the page too. slurm: with a try at least."""
+    lost, waited, others = slurm["lost_gpu_hours"], slurm["queue_s"], slurm["other_jobs"]
+    died = count(slurm["n_tries_before_levo"], "try", "tries")
+    hours = {
+        "allocated": (slurm["allocated_gpu_hours"], "elapsed time of every try, times its GPUs"),
+        "attributed": (slurm["attributed_gpu_hours"], "wall time of the ranks, by their ledgers"),
+        "difference": (slurm["difference_gpu_hours"], f"{share(slurm['difference_share'])} of what was allocated"),
+        "useful": (slurm["useful_gpu_hours"], f"went into songs: {share(slurm['efficiency'])} of what was allocated"),
+        "lost in levo": (lost["in_levo"], "songs begun again or made twice"),
+        "lost before levo": (lost["before_levo"], f"{died} that died before levo started"),
+    }
+    for what, (value, note) in hours.items():
+        yield what, figure(value), "GPU-h", note
     if waited["median"] is not None:
         spread = f"median {duration(waited['median'])}, longest {duration(waited['max'])}"
-        yield f"  queue time   {spread}, all together {duration(waited['total'])}"
-    others = slurm["other_jobs"]
-    if others["n_tries"]:
-        yield f"  other jobs   {count(others['n_tries'], 'try', 'tries')}, {figure(others['core_hours'])} core-hours"
+        yield "queue time", duration(waited["total"]), "", spread
+    tries = count(others["n_tries"], "try", "tries")
+    yield "other jobs", figure(others["core_hours"]), "core-h", f"{tries}: QA, report and so on"
 
 
 def _shards(shards: list[dict[str, Any]]) -> Iterator[str]:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from levo.errors import ConfigError
 from levo.node.paths import RunPaths
+from levo.node.progress import duration
 from levo.reports.files import write_json
 from levo.reports.formulas import HOUR_S, MILLION_SONGS_S, Hours, Node, ratio, x_realtime
 from levo.settings import Settings, of_run
@@ -166,14 +167,6 @@ def node_of(settings: Settings) -> Node:
 def ranks_of(settings: Settings) -> int:
     """Ranks of a shard on the node that is billed."""
     return settings.node.ranks or settings.cost.gpus_per_node
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _figures(hours: Hours) -> list[str]:

@@ -4,18 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from levo.errors import NodeError
-from levo.node.disk import whole_file
+from levo.node.disk import write_whole
+
+FIX = "look after the file system (space, quota, rights), then run the same command again"
 
 
 def write_text(path: Path, text: str) -> None:
     """Raises NodeError when the file system refuses."""
-    try:
-        with whole_file(path) as file:
-            file.write(text.encode())
-    except OSError as error:
-        fix = "look after the file system (space, quota, rights), then run the same command again"
-        raise NodeError(f"cannot write a report: {error.strerror}", where=str(path), fix=fix) from None
+    write_whole(path, text.encode(), FIX)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

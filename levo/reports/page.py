@@ -13,7 +13,7 @@ import pyarrow as pa
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from levo.reports import plots, tables, words
+from levo.reports import accounting_text, plots, tables, words
 from levo.reports.accounting import least_efficient_first, try_words
 from levo.reports.formulas import HOUR_S
 from levo.reports.gather import Run, counts, numbers
@@ -145,35 +145,12 @@ def _compared(cost: Mapping[str, Any]) -> list[Row]:
 
 
 def _slurm(slurm: Mapping[str, Any] | None) -> Row | None:
-    """What Slurm says: (what, value, unit, note) a line, and the shards, the least efficient first."""
+    """What Slurm says: its lines, and the shards, the least efficient first."""
     if slurm is None:
         return None
-    if not slurm["n_tries"]:
-        return {"lines": [], "problems": slurm["problems"], "shards": []}
-    lost, waited, others = slurm["lost_gpu_hours"], slurm["queue_s"], slurm["other_jobs"]
-    died = words.count(slurm["n_tries_before_levo"], "try", "tries")
-    hours = {
-        "allocated": (slurm["allocated_gpu_hours"], "elapsed time of every try, times its GPUs"),
-        "attributed": (slurm["attributed_gpu_hours"], "wall time of the ranks, by their ledgers"),
-        "difference": (
-            slurm["difference_gpu_hours"],
-            f"{words.share(slurm['difference_share'])} of what was allocated",
-        ),
-        "useful": (
-            slurm["useful_gpu_hours"],
-            f"went into songs: {words.share(slurm['efficiency'])} of what was allocated",
-        ),
-        "lost in levo": (lost["in_levo"], "songs begun again or made twice"),
-        "lost before levo": (lost["before_levo"], f"{died} that died before levo started"),
-    }
-    lines = [(what, words.figure(value), "GPU-h", note) for what, (value, note) in hours.items()]
-    if waited["median"] is not None:
-        spread = f"median {words.duration(waited['median'])}, longest {words.duration(waited['max'])}"
-        lines.append(("queue time", words.duration(waited["total"]), "", spread))
-    tries = words.count(others["n_tries"], "try", "tries")
-    lines.append(("other jobs", words.figure(others["core_hours"]), "core-h", f"{tries}: QA, report and so on"))
     shards = least_efficient_first(slurm["shards"])[:MOST_SHARDS]
-    return {"lines": lines, "problems": slurm["problems"], "shards": shards, "n_shards": len(slurm["shards"])}
+    told = list(accounting_text.lines(slurm)) if slurm["n_tries"] else []
+    return {"lines": told, "problems": slurm["problems"], "shards": shards, "n_shards": len(slurm["shards"])}
 
 
 def _players(run: Run, heard: list[Player]) -> list[Row]:

@@ -40,11 +40,6 @@ class Player:
         """Whether the player ends before the song."""
         return self.shown_s < self.file["seconds"]
 
-    @property
-    def is_flagged(self) -> bool:
-        """Whether the file is shown for its flags."""
-        return bool(self.file["flags"])
-
 
 def choose(run: Run) -> list[tuple[int, str]]:
     """Row numbers of run.files to listen to, and why: the worst flags, each kind once, then songs of every length."""

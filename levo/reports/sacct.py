@@ -7,12 +7,12 @@ without Slurm's second opinion.
 
 import os
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from levo.node import slurm
 
 FIELDS = (
     "JobIDRaw", "JobName", "State", "ExitCode", "Submit", "Eligible", "Start", "End", "Elapsed", "AllocCPUS", "NNodes",
@@ -25,7 +25,6 @@ CALL_S, ALL_CALLS_S = 60.0, 240.0
 """How long one call may take, and all together."""
 
 _ID = re.compile(r"\d+")
-_ELAPSED = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 _COMMENT = re.compile(r"--comment[ =]['\"]?([^\s'\"]+)")
 _ALL_GPUS, _KIND_OF_GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)"), re.compile(r"(?:^|,)gres/gpu:[^=,]+=(\d+)")
 
@@ -63,9 +62,8 @@ class Sacct:
     def __init__(self, since_s: float) -> None:
         """since_s: jobs that ended before are not looked for (seconds since 1970)."""
         self.since = datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        self.path = shutil.which("sacct")
         self.ends = time.monotonic() + ALL_CALLS_S
-        self.failure = None if self.path else "sacct is not on PATH here"
+        self.failure: str | None = None
         self.odd: dict[str, None] = {}
 
     @property
@@ -82,36 +80,24 @@ class Sacct:
         size = IDS_A_CALL if option == "jobs" else NAMES_A_CALL
         found: list[JobTry] = []
         for first in range(0, len(values), size):
-            if self.path is None:
-                break
-            found += self._call(self.path, f"--{option}={','.join(values[first : first + size])}")
+            if self.failure is None:
+                found += self._call(f"--{option}={','.join(values[first : first + size])}")
         return found
 
-    def _call(self, sacct: str, chosen: str) -> list[JobTry]:
-        command = [
-            sacct, "--duplicates", "--allocations", "--allusers", "--parsable2", "--noheader",
+    def _call(self, chosen: str) -> list[JobTry]:
+        command = (
+            "sacct", "--duplicates", "--allocations", "--allusers", "--parsable2", "--noheader",
             f"--starttime={self.since}", f"--format={','.join(FIELDS)}", chosen,
-        ]  # fmt: skip
-        timeout_s = min(CALL_S, self.ends - time.monotonic())
+        )  # fmt: skip
+        timeout_s = max(0.1, min(CALL_S, self.ends - time.monotonic()))
         environment = {**os.environ, "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}  # its times depend on both
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=max(0.1, timeout_s), env=environment
-            )
-        except subprocess.TimeoutExpired:
-            return self._give_up(f"sacct did not answer within {timeout_s:.0f} s")
-        except OSError as error:
-            return self._give_up(f"sacct cannot be run: {error.strerror}")
-        if done.returncode:
-            said = (done.stderr or done.stdout).strip().splitlines()
-            return self._give_up(f"sacct ended with {done.returncode}: {said[-1] if said else 'it said nothing'}")
-        tries, odd = parse(done.stdout)
+            tries, odd = parse(slurm.ask(*command, timeout_s=timeout_s, environment=environment))
+        except slurm.NoAnswer as error:
+            self.failure = str(error)
+            return []
         self.odd |= dict.fromkeys(odd)
         return tries
-
-    def _give_up(self, problem: str) -> list[JobTry]:
-        self.failure, self.path = problem, None
-        return []
 
 
 def parse(text: str) -> tuple[list[JobTry], list[str]]:
@@ -133,6 +119,9 @@ def _try(line: str) -> JobTry:
     if not _ID.fullmatch(found["JobIDRaw"]):
         raise ValueError(line)
     exit_code, signal = _exit(found["ExitCode"])
+    elapsed_s = slurm.duration_s(found["Elapsed"])
+    if elapsed_s is None:
+        raise ValueError(line)
     return JobTry(
         job_id=found["JobIDRaw"],
         job_name=found["JobName"],
@@ -146,21 +135,12 @@ def _try(line: str) -> JobTry:
         eligible_s=_time_s(found["Eligible"]),
         start_s=_time_s(found["Start"]),
         end_s=_time_s(found["End"]),
-        elapsed_s=elapsed_s(found["Elapsed"]),
+        elapsed_s=elapsed_s,
         cpus=int(found["AllocCPUS"] or 0),
         nodes=int(found["NNodes"] or 0),
         gpus=gpus_of(found["AllocTRES"]),
         node_list=found["NodeList"],
     )
-
-
-def elapsed_s(text: str) -> float:
-    """[DAYS-]HH:MM:SS or MM:SS in seconds. Raises ValueError."""
-    match = _ELAPSED.fullmatch(text)
-    if match is None:
-        raise ValueError(text)
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def gpus_of(tres: str) -> int | None:

@@ -1,6 +1,6 @@
 """Numbers as the page says them. Knows no report."""
 
-from levo.reports.estimate import duration
+from levo.node.progress import duration
 
 __all__ = ["clock", "count", "decibels", "duration", "figure", "percent", "share"]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from levo.bench import song, song_soak
+from levo.bench.device import covered
 from levo.bench.song import Extras, Mark, speed_between
-from levo.bench.song_device import covered
 from levo.bench.song_line import Line, Load, held_parts
 from levo.bench.song_model import LOUDNESS, random_model_of
 from levo.errors import ConfigError, NodeError

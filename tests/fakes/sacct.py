@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from fakes.commands import put_commands
 
 from levo.node.lease import Holder
 from levo.node.paths import RunPaths
@@ -43,10 +44,8 @@ class FakeSacct:
         self.calls_file, self.answer_file, self.broken_file = (folder / n for n in ("calls", "answer", "broken.py"))
         self.answer_file.touch()
         files = {"calls": self.calls_file, "answer": self.answer_file, "broken": self.broken_file}
-        script = folder / "sacct"
-        script.write_text(_SCRIPT.format(python=sys.executable, **{name: str(path) for name, path in files.items()}))
-        script.chmod(0o755)
-        monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+        script = _SCRIPT.format(python=sys.executable, **{name: str(path) for name, path in files.items()})
+        monkeypatch.setenv("PATH", put_commands(folder, sacct=script))
         monkeypatch.delenv("SLURM_JOB_ID", raising=False)
 
     def say(self, *lines: str) -> None:

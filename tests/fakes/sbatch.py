@@ -4,11 +4,11 @@ FOLDER/jobs/N.sh is what was submitted as job N, N.pid its process, N.state what
 FAKE_SBATCH in the environment: "refuse", or "lose" (the job is gone at once, CANCELLED, and was never run).
 """
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
+from fakes.commands import put_commands
 
 _HEAD = """#!{python}
 import json, os, re, signal, subprocess, sys
@@ -58,7 +58,7 @@ os.killpg(int((jobs / f"{sys.argv[1]}.pid").read_text()), signal.SIGKILL)
 """,
     "scontrol": """
 shown = json.loads((jobs.parent / "scontrol.json").read_text())
-found = shown.get(" ".join(word for word in sys.argv[2:4]))
+found = shown.get(" ".join([word for word in sys.argv[1:] if word[0] != "-"][:2]))
 sys.exit("scontrol: error: no such thing") if found is None else print(found)
 """,
 }
@@ -70,12 +70,9 @@ class FakeSlurm:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.jobs = folder / "jobs"
         self.jobs.mkdir(parents=True)
-        (folder / "bin").mkdir()
-        for name, body in _SCRIPTS.items():
-            script = folder / "bin" / name
-            script.write_text(_HEAD.format(python=sys.executable, jobs=str(self.jobs)) + body)
-            script.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        head = _HEAD.format(python=sys.executable, jobs=str(self.jobs))
+        path = put_commands(folder / "bin", **{name: head + body for name, body in _SCRIPTS.items()})
+        monkeypatch.setenv("PATH", path)
 
     def submitted(self) -> list[str]:
         """The scripts, in the order of their submission."""

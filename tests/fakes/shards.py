@@ -78,7 +78,7 @@ def make_run(run_dir: Path, songs: list[Song], chosen: Settings) -> ShardPaths:
 
 def start(run_dir: Path, maker: str = "fakes.engine:load", **environment: str) -> subprocess.Popen[str]:
     """`levo shard` under way. environment: LEVO_FAULT, FAKE_PLAN and so on."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment}
     command = [sys.executable, "-c", DRIVE, str(run_dir), maker]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -11,6 +11,11 @@ def pytest_report_header():
     return None if torch.cuda.is_available() else "tests/gpu: skipped, this machine has no GPU"
 
 
+def pytest_collection_modifyitems(items):
+    """Those that see every GPU idle come first: later ones leave this process a context on one."""
+    items.sort(key=lambda item: "test_several_gpus" not in item.nodeid)
+
+
 @pytest.fixture(scope="session")
 def full_size_lm():
     from levo.bench.sizes import random_lm, v2_large

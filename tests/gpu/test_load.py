@@ -70,7 +70,7 @@ def test_loading_needs_no_second_copy_on_the_host(tmp_path: Path) -> None:
 
 def test_doctor_finds_the_gpu_and_compiles_a_kernel(model: Path, tmp_path: Path) -> None:
     from levo.node.doctor import doctor
-    from levo.node.finding import OK, PROBLEM
+    from levo.node.doctor.finding import OK, PROBLEM
 
     findings = {finding.what: finding for finding in doctor(model, tmp_path).findings}
     assert [findings[what].level for what in ("torch", "Triton", "attention")] == [OK] * 3, findings

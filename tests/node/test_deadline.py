@@ -7,7 +7,7 @@ from fakes.shards import song
 
 from levo.node.deadline import SPREAD, Deadline
 from levo.node.dispatch import Dispatch
-from levo.node.slurm import SlurmJob
+from levo.node.slurm_job import SlurmJob
 
 
 class Clock:

@@ -10,7 +10,7 @@ from fakes.nvml import FakeGpu, fake_pynvml
 from levo.errors import NodeError
 from levo.node import devices, driver
 from levo.node.devices import MIB, Place, choose_places
-from levo.node.slurm import SlurmJob
+from levo.node.slurm_job import SlurmJob
 from levo.settings import Settings
 
 TOTAL = 140 << 30

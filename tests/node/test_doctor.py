@@ -6,15 +6,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from fakes.commands import put_commands
 
 from levo.errors import EXIT_FAILED, EXIT_OK, EXIT_USABLE
 from levo.node import doctor as doctors
 from levo.node.doctor import Diagnosis, doctor
-from levo.node.doctor_cluster import check_slurm, judge_commands
-from levo.node.doctor_compute import TorchBuild, judge_gpu, judge_torch
-from levo.node.doctor_job import judge_job_gpus
-from levo.node.doctor_storage import check_model, check_output, judge_quota, judge_reading, judge_space
-from levo.node.finding import LEVELS, NOTE, OK, PROBLEM, WARNING, Finding, good
+from levo.node.doctor.cluster import check_slurm, judge_commands
+from levo.node.doctor.compute import TorchBuild, judge_gpu, judge_torch
+from levo.node.doctor.finding import LEVELS, NOTE, OK, PROBLEM, WARNING, Finding, good
+from levo.node.doctor.job import judge_job_gpus
+from levo.node.doctor.storage import check_model, check_output, judge_quota, judge_reading, judge_space
 
 GB = 10**9
 
@@ -74,9 +75,8 @@ def test_slurm_commands_that_are_missing_are_named(monkeypatch: pytest.MonkeyPat
     assert judge_commands(["sacct"], "slurm 24.05").level == WARNING
     assert judge_commands(["squeue"], "slurm 24.05").level == PROBLEM
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    for name in ("sbatch", "squeue", "scancel", "srun", "scontrol", "sinfo"):
-        (tmp_path / name).write_text("#!/bin/sh\necho slurm 24.05\n")
-        (tmp_path / name).chmod(0o755)
+    names = ("sbatch", "squeue", "scancel", "srun", "scontrol", "sinfo")
+    put_commands(tmp_path, **dict.fromkeys(names, "echo slurm 24.05"))
     monkeypatch.setenv("PATH", str(tmp_path))
     findings = {finding.what: finding for finding in check_slurm()}
     assert findings["Slurm"].found == "slurm 24.05; not found: sacct"

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from fakes.sbatch import FakeSlurm
+from fakes.scontrol import job_text, one_line
 
-from levo.node import scontrol
-from levo.node.doctor_cluster import (
+from levo.node import slurm as commands
+from levo.node.doctor.cluster import (
     check_policy,
     check_slurm,
     judge_accounting,
@@ -16,8 +17,8 @@ from levo.node.doctor_cluster import (
     judge_preemption,
     judge_requeue,
 )
-from levo.node.doctor_job import judge_end, judge_job_gpus, judge_place
-from levo.node.finding import NOTE, OK, PROBLEM, WARNING, Finding
+from levo.node.doctor.finding import NOTE, OK, PROBLEM, WARNING, Finding
+from levo.node.doctor.job import judge_end, judge_job_gpus, judge_place
 from levo.node.profile import NodeJob
 
 CONFIG = """Configuration data as of 2026-11-29T19:00:00
@@ -29,15 +30,12 @@ PreemptType             = preempt/partition_prio
 """
 NORMAL = "PartitionName=normal AllowGroups=ALL Default=YES GraceTime=20 MaxTime=1-00:00:00 PreemptMode=REQUEUE State=UP"
 URGENT = "PartitionName=urgent AllowGroups=ALL Default=NO GraceTime=0 MaxTime=UNLIMITED PreemptMode=OFF State=UP"
-JOB = (
-    "JobId=7 JobName=a b UserId=root(0) JobState=RUNNING Requeue=1 Restarts=2 RunTime=00:10:00 TimeLimit=00:30:00 "
-    "EndTime=2026-11-29T20:00:00 Partition=normal NodeList=nid001 NumNodes=1 NumCPUs=288 "
-    "TRES=cpu=288,mem=800000M,node=1,billing=288,gres/gpu=4 OverSubscribe=NO TresPerNode=gres:gpu:4"
-)
+JOB = one_line(job_text("7", restarts=2, run_time="00:10:00", limit="00:30:00"))
+STRIPPED = {"SLURM_JOB_ID": "7"}
 
 
 def pairs(line: str) -> dict[str, str]:
-    return scontrol._pairs(line)
+    return commands.entries(line)[0]
 
 
 @pytest.fixture
@@ -128,18 +126,16 @@ def test_a_profile_that_asks_for_requeue_needs_no_default() -> None:
 
 
 def test_limits_are_compared_in_every_form_that_slurm_writes() -> None:
-    forms = {"30:00": 30, "06:00:00": 360, "1-00:00:00": 1440, "2-12": 3600, "45": 45, "UNLIMITED": None}
-    assert {form: scontrol.minutes(form) for form in forms} == forms
-    levels = [judge_limit({"PartitionName": "p", "MaxTime": form}, 100).level for form in forms]
-    assert levels == [WARNING, OK, OK, OK, WARNING, OK]
+    forms = {"30:00": WARNING, "06:00:00": OK, "1-00:00:00": OK, "2-12": OK, "45": WARNING, "UNLIMITED": OK}
+    assert {form: judge_limit({"PartitionName": "p", "MaxTime": form}, 100).level for form in forms} == forms
 
 
 def test_a_job_is_described_by_node_cores_and_end() -> None:
     job = pairs(JOB)
     place = judge_place(job, 288, 288)
     assert place.level == OK and "nid001, exclusive, partition normal: 288 of 288 cores usable" in place.found
-    end = judge_end(job, datetime(2026, 11, 29, 19, 40))
-    assert end.level == OK and end.found == "limit 00:30:00, ends 2026-11-29T20:00:00, in 20 minutes; 2 restarts"
+    end = judge_end(job, datetime(2026, 11, 29, 20, 26, 46))
+    assert end.level == OK and end.found == "limit 00:30:00, ends 2026-11-29T20:46:51, in 20 minutes; 2 restarts"
 
 
 def test_a_job_with_less_than_it_was_given_is_a_warning() -> None:
@@ -152,10 +148,19 @@ def test_a_job_with_less_than_it_was_given_is_a_warning() -> None:
 
 
 def test_inside_a_snakemake_job_the_gpus_are_those_that_scontrol_names() -> None:
-    stripped = {"SLURM_JOB_ID": "7"}
-    assert judge_job_gpus(stripped, 4, pairs(JOB)).level == OK
-    assert judge_job_gpus(stripped, 1, pairs(JOB)).level == PROBLEM
-    assert judge_job_gpus(stripped, 0, {}).level == WARNING
+    assert judge_job_gpus(STRIPPED, 4, pairs(JOB)).level == OK
+    assert judge_job_gpus(STRIPPED, 1, pairs(JOB)).level == PROBLEM
+    assert judge_job_gpus(STRIPPED, 0, {}).level == WARNING
+
+
+def test_gpus_without_numbers_are_counted() -> None:
+    job = pairs(JOB.replace("(IDX:0-3)", ""))
+    assert judge_job_gpus(STRIPPED, 4, job).level == OK and judge_job_gpus(STRIPPED, 2, job).level == PROBLEM
+
+
+def test_a_range_of_gpus_is_as_many_as_it_names() -> None:
+    assert judge_job_gpus({**STRIPPED, "SLURM_JOB_GPUS": "0-3"}, 4, {}).level == OK
+    assert judge_job_gpus({**STRIPPED, "SLURM_JOB_GPUS": "0-3", "SLURM_STEP_GPUS": "2"}, 1, {}).level == OK
 
 
 def test_a_job_is_found_from_inside(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fakes.commands import put_commands
 from fakes.made import shard
 
 from levo.errors import NodeError
@@ -70,11 +71,7 @@ def look(paths: ShardPaths, wait_s: float = 120) -> str | None:
 
 
 def fake_squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    path = tmp_path / "bin/squeue"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\n{script}\n")
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", put_commands(tmp_path / "bin", squeue=f"echo asked >> {tmp_path}/asked\n{script}"))
 
 
 def test_the_first_writer_need_not_wait(paths: ShardPaths) -> None:

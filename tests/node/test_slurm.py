@@ -1,116 +1,67 @@
-"""What a shard learns of its Slurm job, from what scontrol really prints, and when it prints something else."""
+"""Slurm's commands: what they print is read, and what they do not say is said."""
 
-import time
 from pathlib import Path
 
 import pytest
-from fakes import slurm as fake
+from fakes.commands import put_commands
 
 from levo.node import slurm
-from levo.node.slurm import given_gpus, parse_job, this_job
-
-ONE_LINE = " ".join(line.strip() for line in fake.job_text(restarts=2).splitlines())
-
-
-@pytest.mark.parametrize("text", [fake.job_text(restarts=2), ONE_LINE])
-def test_a_running_job_is_read_whether_on_one_line_or_many(text: str) -> None:
-    job = parse_job("77", text)
-    assert (job.job_id, job.restarts, job.tasks, job.cores, job.gpus) == ("77", 2, 1, 288, (0, 1, 2, 3))
-    assert job.limit_s == 86400
-    assert job.end_s is not None and 86389 < job.end_s - time.monotonic() <= 86390
 
 
 @pytest.mark.parametrize(
-    ("limit", "run_time", "seconds", "left_s"),
+    ("text", "seconds"),
     [
-        ("00:10:00", "00:00:30", 600, 570),
-        ("2-03:04:05", "1-00:00:00", 183845, 97445),
-        ("30:00", "00:31:00", 1800, -60),
-        ("UNLIMITED", "00:00:30", None, None),
-        ("Partition_Limit", "INVALID", None, None),
+        ("00:00:07", 7),
+        ("06:00:00", 21600),
+        ("1-02:03:04", 93784),
+        ("12-00:00:00", 1036800),
+        ("2-12", 216000),
+        ("30:00", 1800),
+        ("45", 2700),
+        ("00:01.250", 1),
+        ("UNLIMITED", None),
+        ("INVALID", None),
+        ("", None),
     ],
 )
-def test_durations_are_read_as_slurm_writes_them(
-    limit: str, run_time: str, seconds: float | None, left_s: float | None
-) -> None:
-    job = parse_job("77", fake.job_text(limit=limit, run_time=run_time))
-    assert job.limit_s == seconds
-    assert (job.end_s is None) == (left_s is None)
-    assert job.end_s is None or left_s is None or job.end_s - time.monotonic() == pytest.approx(left_s, abs=1)
+def test_durations_in_every_form_that_slurm_writes(text: str, seconds: float | None) -> None:
+    assert slurm.duration_s(text) == seconds
 
 
-@pytest.mark.parametrize(
-    ("gres", "gpus"),
-    [
-        ("gpu:gh200:4(IDX:0-3)", (0, 1, 2, 3)),
-        ("gpu:2(IDX:1,3)", (1, 3)),
-        ("nvme:1(IDX:5),gpu:a:1(IDX:0),gpu:b:2(IDX:2-3)", (0, 2, 3)),
-        ("", ()),
-        ("(null)", ()),
-    ],
-)
-def test_numbers_of_gpus_are_read_and_no_other_resource(gres: str, gpus: tuple[int, ...]) -> None:
-    assert parse_job("77", fake.job_text(gres=gres)).gpus == gpus
-
-
-def test_outside_slurm_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    said: list[str] = []
-    assert this_job(said.append) is None and not said
+def test_a_line_of_names_and_values_is_read_with_spaces_in_it_and_around_it() -> None:
+    assert slurm.entries("no pair\nA=1 B=x y CPUs/Task=2 D=\nE   = f g\n") == [
+        {"A": "1", "B": "x y", "CPUs/Task": "2", "D": ""},
+        {"E": "f g"},
+    ]
 
 
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
-        ("exit 3", "exit code 3"),
-        ("exec sleep 5", "did not answer within 0.3 s"),
-        ("echo no job here", "calls the job"),
-        (fake.scontrol(fake.job_text(state="COMPLETED")), "calls the job COMPLETED"),
-        (fake.scontrol(fake.job_text(limit="UNLIMITED")), "Slurm names none"),
-        (None, "scontrol is not on PATH"),
+        ("echo 'out'; printf 'first\\n\\nlast\\n' >&2; exit 3", "^sinfo ended with 3: last$"),
+        ("echo out; exit 1", "^sinfo ended with 1: out$"),
+        ("kill -9 $$", "^sinfo ended with -9: it said nothing$"),
+        ("exec sleep 5", "^sinfo did not answer within 0.2 s$"),
+        ("#!/no/such/shell", "^sinfo could not be started: No such file"),
     ],
 )
-def test_without_an_answer_the_job_has_no_limit_and_that_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, why: str
+def test_a_command_that_gives_no_answer_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
-    monkeypatch.setattr(slurm, "TIMEOUT_S", 0.3)
-    monkeypatch.setenv("SLURM_JOB_ID", "77")
-    monkeypatch.setenv("PATH", "" if script is None else fake.commands(tmp_path, scontrol=script))
-    said: list[str] = []
-    job = this_job(said.append)
-    assert job is not None and job.job_id == "77" and job.end_s is None
-    assert len(said) == 1 and "no time limit is known" in said[0] and why in said[0]
+    monkeypatch.setenv("PATH", put_commands(tmp_path, sinfo=script))
+    with pytest.raises(slurm.NoAnswer, match=why):
+        slurm.ask("sinfo", timeout_s=0.2 if "sleep" in script else None)
 
 
-def test_a_job_that_slurm_knows_needs_no_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "77")
-    script = f'[ "$*" = "--details --oneliner show job 77" ] || exit 9\n{fake.scontrol(fake.job_text(restarts=1))}'
-    monkeypatch.setenv("PATH", fake.commands(tmp_path, scontrol=script))
-    said: list[str] = []
-    job = this_job(said.append)
-    assert not said
-    assert job is not None and job.restarts == 1 and job.limit_s == 86400
+def test_a_command_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(slurm.NoAnswer, match="^sinfo is not on PATH$"):
+        slurm.ask("sinfo")
 
 
-@pytest.mark.parametrize(
-    ("environment", "given"),
-    [
-        ({}, ["4", "5"]),
-        ({"CUDA_VISIBLE_DEVICES": "0, 1,2"}, ["0", "1", "2"]),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-ab,MIG-cd"}, ["GPU-ab", "MIG-cd"]),
-        ({"CUDA_VISIBLE_DEVICES": "0,-1,1"}, ["0"]),
-        ({"CUDA_VISIBLE_DEVICES": ""}, []),
-        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, []),
-        ({"CUDA_VISIBLE_DEVICES": "1", "SLURM_JOB_GPUS": "0-3"}, ["1"]),
-        ({"SLURM_JOB_GPUS": "0-1,3"}, ["0", "1", "3"]),
-        ({"SLURM_JOB_GPUS": "0-3", "SLURM_STEP_GPUS": "2"}, ["2"]),
-    ],
-)
-def test_the_narrowest_word_on_gpus_counts(environment: dict[str, str], given: list[str]) -> None:
-    assert given_gpus(environment, parse_job("77", fake.job_text(gres="gpu:2(IDX:4-5)"))) == given
-
-
-def test_without_numbers_a_count_will_do() -> None:
-    assert given_gpus({"SLURM_GPUS_ON_NODE": "3"}, None) == ["0", "1", "2"]
-    assert given_gpus({}, None) == []
+def test_no_job_and_no_configuration_are_no_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", put_commands(tmp_path, scontrol="exit 0"))
+    for asked in (slurm.config, lambda: slurm.job("7")):
+        with pytest.raises(slurm.NoAnswer):
+            asked()
+    assert slurm.partitions() == []

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from fakes import slurm as fake
+from fakes import scontrol as fake
+from fakes.commands import put_commands
 from fakes.shards import SONGS, lasting, make_run, plan, run, settings, start
 
 from levo.node import shard
@@ -170,7 +171,7 @@ def test_a_signal_that_is_held_back_is_lost_by_the_child_and_not_by_the_parent(r
 
 
 def _with_job(tmp_path, **fields):
-    return fake.commands(tmp_path / "bin", scontrol=fake.scontrol(fake.job_text(**fields)))
+    return put_commands(tmp_path / "bin", scontrol=fake.printing(fake.job_text(**fields)))
 
 
 def test_a_job_that_ends_commits_and_says_so_and_the_next_one_goes_on(tmp_path, undisturbed):

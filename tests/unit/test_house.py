@@ -14,21 +14,8 @@ from tools.generate import files as generated_files
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 # Each may import itself and what stands before it. `measures` is a side room: numpy only.
-ROOMS = (
-    "errors",
-    "settings",
-    "site",
-    "songs",
-    "model",
-    "engine",
-    "measures",
-    "node",
-    "reports",
-    "bench",
-    "cli",
-    "__main__",
-)
-TORCH_FREE = ("errors", "settings", "site", "songs", "measures", "reports", "cli", "__main__")
+ROOMS = ("errors", "settings", "songs", "model", "engine", "measures", "node", "reports", "bench", "cli", "__main__")
+TORCH_FREE = ("errors", "settings", "songs", "measures", "reports", "cli", "__main__")
 MEASURES_MAY = {"numpy", "pyloudnorm", "levo"}
 MAX_LINES, MAX_SMK_LINES, MAX_FUNCTION, MAX_PARAMETERS = 400, 150, 60, 8
 

@@ -4,8 +4,9 @@ import os
 import sys
 from pathlib import Path
 
+import levo.node.ended_jobs
+import levo.node.site
 import levo.settings
-import levo.site
 from levo.errors import LevoError
 
 # A graph of thousands of jobs is all live objects: looking through them less often plans it a sixth faster.
@@ -79,15 +80,16 @@ def check_site():
         job.rule.name: job for job in workflow.dag.needrun_jobs() if not job.is_local
     }
     orders = [
-        levo.site.Order(name, dict(job.resources.items())) for name, job in jobs.items()
+        levo.node.site.Order(name, dict(job.resources.items()))
+        for name, job in jobs.items()
     ]
     given = get_argument_parser().parse_known_args(sys.argv[1:])[0]
     profiles = [get_profile_dir(name)[1] for name in given.profile or []]
     for warning in friendly(
-        levo.site.check_site, orders, profiles, settings.cost.gpus_per_node
+        levo.node.site.check_site, orders, profiles, settings.cost.gpus_per_node
     ):
         print(f"note: {warning}", file=sys.stderr)
-    levo.site.mend_status_answers()
+    levo.node.ended_jobs.mend_status_answers()
 
 
 def start_run():

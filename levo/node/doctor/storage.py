@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from levo.errors import LevoError
-from levo.node.finding import NOTE, PROBLEM, WARNING, Finding, good
+from levo.node.doctor.finding import NOTE, PROBLEM, WARNING, Finding, good
 
 READ_BYTES = 1 << 30
 PIECE_BYTES = 16 << 20

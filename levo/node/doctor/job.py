@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from levo.node import scontrol
-from levo.node.finding import NOTE, OK, PROBLEM, WARNING, Finding, good
+from levo.node import slurm
+from levo.node.doctor.finding import NOTE, OK, PROBLEM, WARNING, Finding, good
+from levo.node.slurm_job import parse_job, slurms_gpus
 
 WHAT = "Slurm job"
 
@@ -14,9 +15,9 @@ WHAT = "Slurm job"
 def check_job(job: str) -> Iterator[Finding]:
     """GPUs, cores, node, end. job: its number."""
     try:
-        shown = scontrol.show("job", job)[0]
-    except (OSError, IndexError) as error:
-        yield Finding(WARNING, WHAT, f"job {job}: {error or 'unknown to scontrol'}", "ask the admins why")
+        shown = slurm.job(job)
+    except slurm.NoAnswer as error:
+        yield Finding(WARNING, WHAT, f"job {job}: {error}", "ask the admins why")
         shown = {}
     yield judge_job_gpus(os.environ, _visible_gpus(), shown)
     if shown:
@@ -37,13 +38,10 @@ def judge_job_gpus(environment: Mapping[str, str], visible: int, shown: Mapping[
 
 
 def _given_gpus(environment: Mapping[str, str], shown: Mapping[str, str]) -> int | None:
-    count = environment.get("SLURM_GPUS_ON_NODE", "")
-    if count.isdigit():
-        return int(count)
-    listed = environment.get("SLURM_JOB_GPUS") or environment.get("SLURM_STEP_GPUS")
-    if listed:
-        return len(listed.split(","))
-    # Inside a Snakemake job these variables are gone.
+    found = slurms_gpus(environment, parse_job(environment["SLURM_JOB_ID"], shown))
+    if found:
+        return len(found)
+    # Where gres is a mere count, GPUs have no numbers.
     match = re.search(r"gres/gpu=(\d+)", shown.get("AllocTRES") or shown.get("TRES", ""))
     return int(match[1]) // _n_nodes(shown) if match else None
 

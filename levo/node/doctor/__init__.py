@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from levo.errors import EXIT_FAILED, EXIT_OK, EXIT_USABLE
-from levo.node.doctor_cluster import check_slurm
-from levo.node.doctor_compute import check_gpus, check_kernels, check_machine, check_torch
-from levo.node.doctor_storage import check_audio, check_model, check_output
-from levo.node.finding import LEVELS, NOTE, PROBLEM, WARNING, Finding
+from levo.node.doctor.cluster import check_slurm
+from levo.node.doctor.compute import check_gpus, check_kernels, check_machine, check_torch
+from levo.node.doctor.finding import LEVELS, NOTE, PROBLEM, WARNING, Finding
+from levo.node.doctor.storage import check_audio, check_model, check_output
 
 
 @dataclass(frozen=True)

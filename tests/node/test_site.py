@@ -1,15 +1,13 @@
 """What a Slurm profile asks for, against the cluster that sinfo and sacctmgr describe."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-import snakemake_executor_plugin_slurm as plugin
 
-from levo import site
 from levo.errors import ConfigError
-from levo.site import Order, check_site
+from levo.node import site
+from levo.node.site import Order, check_site
 
 SINFO = """\
 normal|288|800000|gpu:gh200:4(S:0-3)|gh200,nvme|1-00:00:00|REQUEUE
@@ -111,24 +109,5 @@ def test_without_accounting_the_account_is_not_checked_and_that_is_said(cluster:
 def test_no_slurm_at_all_is_an_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ConfigError, match="no command sinfo here"):
+    with pytest.raises(ConfigError, match="sinfo is not on PATH"):
         check_site([Order("generate", ASKED)], [], 4)
-
-
-def test_jobs_that_will_not_come_back_count_as_cancelled(
-    cluster: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The plugin would wait for ever for jobs 1 and 2."""
-
-    async def sacct(command: str, logger: Any) -> tuple[dict[str, str] | None, float | None]:
-        said = {"1": "CANCELLED by 1000", "2": "PREEMPTED", "3": "RUNNING", "4": "COMPLETED"}
-        return (said, 0.1) if command == "sacct" else (None, None)
-
-    monkeypatch.setattr(plugin, "query_job_status", sacct)
-    site.mend_status_answers()
-    cluster["squeue"] = ""
-    states, seconds = asyncio.run(plugin.query_job_status("sacct", None))
-    assert states == {"1": "CANCELLED", "2": "CANCELLED", "3": "RUNNING", "4": "COMPLETED"} and seconds == 0.1
-    cluster["squeue"] = "PENDING\n"
-    assert asyncio.run(plugin.query_job_status("sacct", None))[0]["2"] == "PREEMPTED", "Slurm starts it again"
-    assert asyncio.run(plugin.query_job_status("no answer", None)) == (None, None)

@@ -5,13 +5,13 @@ Knows Slurm's words and Snakemake's profiles. Knows nothing of songs.
 
 import getpass
 import re
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from levo.errors import ConfigError
+from levo.node import slurm
 
 ANSWER_S = 60.0
 
@@ -159,7 +159,7 @@ def _partitions() -> dict[str, list[_Nodes]]:
             mem_mb=int(mem_mb.rstrip("+")),
             gres=gres,
             features=frozenset(features.split(",")) - {"(null)"},
-            limit_min=_minutes(limit),
+            limit_min=None if (seconds := slurm.duration_s(limit)) is None else seconds / 60,
             preempt_mode=mode.upper(),
         )
         found.setdefault(name, []).append(nodes)
@@ -182,56 +182,9 @@ def _accounts() -> dict[str, set[str]]:
     return found
 
 
-def _minutes(limit: str) -> float | None:
-    """[days-]hours:minutes:seconds as minutes; None for infinite."""
-    if not limit[:1].isdigit():
-        return None
-    days, _, clock = limit.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    hours, minutes, seconds = [0] * (3 - len(parts)) + parts
-    return int(days or 0) * 1440 + hours * 60 + minutes + seconds / 60
-
-
 def _ask(*command: str) -> str:
-    fix = "run snakemake on a login node of the cluster, or with --profile profiles/local"
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S)
-    except FileNotFoundError:
-        raise ConfigError(f"no command {command[0]} here", where="PATH", fix=fix) from None
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"{command[0]} does not answer", where=" ".join(command), fix="ask your site") from None
-    if done.returncode:
-        raise ConfigError(f"{command[0]}: {done.stderr.strip()}", where=" ".join(command), fix=fix)
-    return done.stdout
-
-
-def mend_status_answers() -> None:
-    """Two answers of sacct, on which Snakemake's Slurm plugin (2.8.0) would wait for a job for ever, become CANCELLED.
-
-    "CANCELLED by UID", which it does not know, and PREEMPTED of a job that Slurm does not requeue (PreemptMode=CANCEL):
-    it leaves all preempted jobs to Slurm. One that is requeued stands in squeue; the other does not.
-    """
-    import snakemake_executor_plugin_slurm as plugin
-
-    ask_plugin = plugin.query_job_status
-
-    async def query(command: str, logger: Any) -> tuple[dict[str, str] | None, float | None]:
-        states, seconds = await ask_plugin(command, logger)
-        if states is None:
-            return None, seconds
-        return {job: _plain(job, state) for job, state in states.items()}, seconds
-
-    plugin.query_job_status = query
-
-
-def _plain(job: str, state: str) -> str:
-    state = state.partition(" ")[0]
-    return "CANCELLED" if state == "PREEMPTED" and not _is_queued(job) else state
-
-
-def _is_queued(job: str) -> bool:
-    """squeue knows it as waiting or running; also said when squeue gives no answer."""
-    try:
-        return bool(_ask("squeue", "--noheader", "--format=%T", f"--jobs={job}").strip())
-    except ConfigError as error:
-        return "invalid job id" not in error.what.lower()
+        return slurm.ask(*command, timeout_s=ANSWER_S)
+    except slurm.NoAnswer as error:
+        fix = "run snakemake on a login node of the cluster, or with --profile profiles/local"
+        raise ConfigError(str(error), where=" ".join(command), fix=fix) from None

@@ -2,20 +2,18 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from levo.errors import ConfigError
-from levo.node import scontrol
-from levo.node.doctor_job import check_job
-from levo.node.finding import NOTE, PROBLEM, WARNING, Finding, good
+from levo.node import slurm
+from levo.node.doctor.finding import NOTE, PROBLEM, WARNING, Finding, good
+from levo.node.doctor.job import check_job
 from levo.node.profile import NodeJob, read_profile
 
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sacct", "scontrol", "sinfo")
 NEEDED = ("sbatch", "squeue", "scancel")
 PLUGIN = "snakemake-executor-plugin-slurm"
-TIMEOUT_S = 20.0
 
 
 def check_slurm(profile: str | None = None) -> Iterator[Finding]:
@@ -40,14 +38,16 @@ def check_slurm(profile: str | None = None) -> Iterator[Finding]:
         yield from check_job(job)
 
 
-def judge_commands(missing: list[str], slurm: str) -> Finding:
+def judge_commands(missing: list[str], release: str) -> Finding:
     """Which commands are needed, and what is lost without the others."""
     lost = ", ".join(missing)
     if any(name in missing for name in NEEDED):
-        return Finding(PROBLEM, "Slurm", f"{slurm}; not found: {lost}", "load Slurm's module, or mend PATH")
+        return Finding(PROBLEM, "Slurm", f"{release}; not found: {lost}", "load Slurm's module, or mend PATH")
     if missing:
-        return Finding(WARNING, "Slurm", f"{slurm}; not found: {lost}", "without sacct the bill has no second opinion")
-    return good("Slurm", f"{slurm}: {', '.join(COMMANDS)}")
+        return Finding(
+            WARNING, "Slurm", f"{release}; not found: {lost}", "without sacct the bill has no second opinion"
+        )
+    return good("Slurm", f"{release}: {', '.join(COMMANDS)}")
 
 
 def check_policy(profile: str | None) -> Iterator[Finding]:
@@ -59,8 +59,8 @@ def check_policy(profile: str | None) -> Iterator[Finding]:
         except ConfigError as error:
             yield Finding(PROBLEM, "profile", f"{error.what} ({error.where})", error.fix)
     try:
-        config, partitions = scontrol.config(), scontrol.show("partition")
-    except OSError as error:
+        config, partitions = slurm.config(), slurm.partitions()
+    except slurm.NoAnswer as error:
         yield Finding(WARNING, "controller", f"no answer: {error}", "look again later, or ask the admins")
         return
     wanted = str(asked.options.get("partition", "")).split(",") if asked else [""]
@@ -123,20 +123,19 @@ def judge_accounting(config: Mapping[str, str]) -> Finding:
 def judge_limit(partition: Mapping[str, str], runtime_min: float) -> Finding:
     """The profile's run time against the partition's limit."""
     name, limit = partition["PartitionName"], partition.get("MaxTime", "UNLIMITED")
-    most = scontrol.minutes(limit)
+    most_s = slurm.duration_s(limit)
     found = f"partition {name}: limit {limit}, the profile asks for {runtime_min:g} minutes"
-    if most is not None and most < runtime_min:
-        fix = f"set runtime in the profile to {most:g} or less: such a job is refused, or waits for ever"
+    if most_s is not None and most_s < 60 * runtime_min:
+        fix = f"set runtime in the profile to {most_s / 60:g} or less: such a job is refused, or waits for ever"
         return Finding(WARNING, "time limit", found, fix)
     return good("time limit", found)
 
 
 def _slurm_version() -> str:
     try:
-        done = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, timeout=TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired):
+        return slurm.ask("sbatch", "--version").strip() or "version unknown"
+    except slurm.NoAnswer:
         return "version unknown"
-    return done.stdout.strip() or "version unknown"
 
 
 def _package(what: str, package: str) -> Finding:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from levo.node.finding import NOTE, OK, PROBLEM, WARNING, Finding, good
+from levo.node.doctor.finding import NOTE, OK, PROBLEM, WARNING, Finding, good
 
 LEAST_PYTHON = (3, 11)
 LEAST_CAPABILITY = (8, 0)  # what the kernels are written for: fp16 and bf16 tensor cores, asynchronous copies
@@ -139,7 +139,7 @@ def _triton() -> Finding:
     try:
         import triton
 
-        from levo.node.doctor_kernel import adds_one
+        from levo.node.doctor.kernel import adds_one
 
         works = adds_one()
     except Exception as error:  # a missing compiler, header or driver library, each with an exception of its own
