@@ -39,7 +39,7 @@ def drive(clone: Clone, slurm: FakeSlurm, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(500)
 def test_what_each_rule_asks_slurm_for(done: Clone, finished: Clone, slurm: FakeSlurm) -> None:
     """Word by word. Meanwhile sbatch refuses once and sacct fails twice: the run goes on."""
     slurm.answer("sbatch", (1, "sbatch: error: AssocMaxSubmitJobLimit"))
@@ -69,7 +69,7 @@ def test_what_each_rule_asks_slurm_for(done: Clone, finished: Clone, slurm: Fake
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(500)
 def test_a_job_preempted_for_good_is_tried_again(done: Clone, slurm: FakeSlurm) -> None:
     """Requeued first, and left to Slurm; then gone from the queue: the plugin alone would wait for it for ever."""
     slurm.answer("sbatch", (0, "99"))
