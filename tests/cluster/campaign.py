@@ -40,7 +40,7 @@ def write_campaign(root: Path, source: Path, ranks: int | None, slots: int) -> N
     settings["node"].update(part_songs=1, ranks=ranks, lease_wait_s=20)
     path.write_text(yaml.safe_dump(settings))
     rows = [
-        {"song_id": f"song {n}/é", "lyrics": "[verse] Salt on the window ; [outro-short]", "max_seconds": 4}
+        {"song_id": f"song {n}/é", "lyrics": "[verse] Salt on the window ; [outro-short]", "max_seconds": 3}
         for n in range(SHARDS * SONGS_A_SHARD)
     ]
     (root / "songs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def test_snakemake_is_killed_interrupted_and_ended(
     make: Callable[..., Campaign], lab: Lab, expected: Any, figures: dict[str, dict[str, float]]
 ) -> None:
-    campaign = make(ranks=2, slots=1)
+    campaign = make(ranks=1, slots=1)
     waits: dict[str, float] = {}
 
     def begin(n_jobs: int) -> "subprocess.Popen[bytes]":

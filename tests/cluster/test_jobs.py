@@ -30,7 +30,7 @@ def move_a_waiting_shard(campaign: Campaign, lab: Lab) -> str:
 def test_jobs_are_cancelled_requeued_preempted_and_out_of_time(
     make: Callable[..., Campaign], lab: Lab, expected: Any, figures: dict[str, dict[str, float]]
 ) -> None:
-    campaign = make(ranks=2, slots=1)
+    campaign = make(ranks=1, slots=1)
     snakemake = campaign.start(*QUICK, *SHARD_TABLES)
     cancellable = move_a_waiting_shard(campaign, lab)
     shards: dict[str, int] = {}
