@@ -90,7 +90,7 @@ def time_ticks(
     ticks = 20
     phase.graph.run()
     seconds = median_seconds(lambda: [phase.graph.run() for _ in range(ticks)], 5) / ticks
-    n_bytes = bytes_of_tick(phase, slots, positions)
+    n_bytes = weight_bytes(phase) + slots * positions * bytes_of_position(phase)
     for slot in range(slots):
         phase.empty(slot)
     name = "main" if phase_class is MainPhase else "sub"
@@ -113,11 +113,14 @@ def stand(phase: Phase, slots: int, positions: int) -> None:
     state.live[:slots] = 1
 
 
-def bytes_of_tick(phase: Phase, slots: int, positions: int) -> int:
-    """Weights of layers and heads once, and every filled position of both rows."""
+def weight_bytes(phase: Phase) -> int:
+    """Weights of layers and heads, which a tick reads once."""
     lm = phase.setup.lm
     heads = [lm.transformer.lm_head] if isinstance(phase, MainPhase) else [*lm.linears, lm.mlp]
-    weights = sum(p.nbytes for module in (phase.transformer, *heads) for p in module.parameters())
-    config = phase.config
-    row = 2 * config.dim * len(phase.transformer.layers) * lm.transformer.lm_head.weight.element_size()
-    return weights + 2 * slots * positions * row
+    return sum(p.nbytes for module in (phase.transformer, *heads) for p in module.parameters())
+
+
+def bytes_of_position(phase: Phase) -> int:
+    """Keys and values of one filled position of a song, in both of its rows."""
+    config, weight = phase.config, phase.setup.lm.transformer.lm_head.weight
+    return 2 * 2 * config.dim * len(phase.transformer.layers) * weight.element_size()

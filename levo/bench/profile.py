@@ -6,7 +6,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from levo.bench.card import show
-from levo.bench.decode import bytes_of_tick, copy_bandwidth, setup_for, stand
+from levo.bench.decode import bytes_of_position, copy_bandwidth, setup_for, stand, weight_bytes
 from levo.engine.main_phase import MainPhase
 from levo.engine.sub_phase import SubPhase
 
@@ -36,10 +36,8 @@ def run(slots: int, positions: int) -> None:
             found = kernels_of(phase)
             total = sum(kernel.us for kernel in found)
             rows += [asdict(kernel) for kernel in found]
-            result[found[0].phase] = {
-                "kernel_us": total,
-                "floor_us": 1e6 * bytes_of_tick(phase, slots, positions) / copy,
-            }
+            n_bytes = weight_bytes(phase) + slots * positions * bytes_of_position(phase)
+            result[found[0].phase] = {"kernel_us": total, "floor_us": 1e6 * n_bytes / copy}
             for slot in range(slots):
                 phase.empty(slot)
     show("profile", rows, {"slots": slots, "positions": positions, "copy_tb_s": copy / 1e12, "ticks": result})

@@ -154,7 +154,8 @@ def to_pcm(wave: Tensor) -> tuple[np.ndarray, float, float, float]:
     gain = min(1, 0.999 / peak) for the whole file; 16 bit, rounded half to even, no dither (design: The engine, 4).
     All is computed where the samples are, and leaves through pinned memory with one wait.
     """
-    peak = torch.stack(torch.aminmax(wave)).abs().amax().double()
+    # Channel by channel, since aminmax copies what is not contiguous.
+    peak = torch.stack([torch.stack(torch.aminmax(channel)) for channel in wave]).abs().amax().double()
     # A true division: a number over a tensor would be a product with the rounded reciprocal. Silence gives 1.
     gain = (torch.full_like(peak, PEAK_CEILING) / peak).clamp(max=1.0)
     n_beyond = torch.zeros((), dtype=torch.int64, device=wave.device)

@@ -138,11 +138,25 @@ def test_a_leak_is_seen(line, monkeypatch) -> None:
         soak.look()
     good = soak.verdict()
     assert good is not None and good["pages"] and good["handles"] and good["queues"]
+    assert all(look["decode_tb_s"] > 0 for look in good["looks"])
     line.decoder.setup.kv.take(1)
     line.step()
     soak.look()
     bad = soak.verdict()
     assert bad is not None and not bad["pages"] and not bad["flat"]
+
+
+@pytest.mark.parametrize(("name", "slow"), [("decode", "decode_tb_s"), ("codec", "windows_a_second")])
+def test_a_slowdown_is_seen(line, monkeypatch, name: str, slow: str) -> None:
+    monkeypatch.setattr(song_soak, "EVERY_S", 0.0)
+    line.warm_up()
+    soak = song_soak.Soak(line)
+    line.step()
+    soak.look()
+    as_it_was = replace(soak.looks[0], decode_tb_s=4.0, windows_a_second=12.0)
+    soak.looks = [as_it_was] * 3 + [replace(as_it_was, **{slow: 0.96 * getattr(as_it_was, slow)})] * 3
+    verdict = soak.verdict()
+    assert verdict is not None and not verdict[name] and not verdict["flat"]
 
 
 def test_a_short_run_has_no_verdict(line) -> None:
