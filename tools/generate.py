@@ -32,6 +32,7 @@ These shape the songs and cannot change once a RUN has shards: {shaping}.
 | `songs.example.jsonl` | songs of `make demo` |
 | `songs.broken.jsonl` | one row for each reason to refuse a row |
 | `calibration.brief.json` | speeds that estimates rest on until this machine is measured |
+| `calibration.h200.json` | speeds of one H200, measured (docs/benchmarks/song.md) |
 
 | setting | default | allowed | meaning |
 |---|---|---|---|"""

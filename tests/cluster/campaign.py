@@ -2,16 +2,19 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 from cluster.lab import Lab
+from cluster.processes import command_of, signal_all
 from fakes.clone import make_clone
 from fakes.outcome import songs
 
@@ -77,6 +80,7 @@ class Campaign:
                 [Path(sys.executable).parent / "snakemake", "--profile", "gh200", *arguments],
                 cwd=self.root, env={**os.environ, **self.env}, stdin=subprocess.DEVNULL, stdout=sink,
                 stderr=subprocess.STDOUT, start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
             )  # fmt: skip
         self.started.append(process)
         return process
@@ -129,10 +133,6 @@ class Campaign:
                 found[int(comment[-5:])] = job
         return found
 
-    def shards_of(self, job: str) -> set[int]:
-        """The shard of a job that waits or runs, as a set of one; empty when Slurm has forgotten it."""
-        return {number for state in ("R", "PD") for number, other in self.jobs(state).items() if other == job}
-
     def in_the_middle(self, taken: set[int]) -> tuple[int, str]:
         """A running shard, not one of `taken`, that has committed a song and has more to do: (number, job)."""
         found: list[tuple[int, str]] = []
@@ -146,6 +146,26 @@ class Campaign:
 
         self.lab.wait("a shard is in its middle", look, PATIENCE_S, poll_s=0.1)
         return found[0]
+
+    def ranks_of(self, job: str) -> list[int]:
+        """The rank processes of a job."""
+        return [pid for pid in self.lab.processes_of(job) if "spawn_main" in command_of(pid)]
+
+    @contextmanager
+    def held(self, taken: set[int]) -> Iterator[tuple[int, str]]:
+        """As in_the_middle, and its ranks stand still until the block is left: however fast this machine is, the shard
+        cannot be over before what is done to it there."""
+        while True:
+            number, job = self.in_the_middle(taken)
+            ranks = self.ranks_of(job)
+            signal_all(ranks, signal.SIGSTOP)
+            if ranks and len(self.events(number, "commit")) < SONGS_A_SHARD - 1:
+                break
+            signal_all(ranks, signal.SIGCONT)
+        try:
+            yield number, job
+        finally:
+            signal_all(ranks, signal.SIGCONT)
 
     def wait_event(self, number: int, name: str, after_s: float) -> Event:
         """The first such event of a shard after a moment (time.time())."""

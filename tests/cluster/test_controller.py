@@ -23,25 +23,28 @@ def test_snakemake_is_killed_interrupted_and_ended(
     def begin(n_jobs: int) -> "subprocess.Popen[bytes]":
         return campaign.start(*QUICK, "--jobs", str(n_jobs), *SHARD_TABLES)
 
-    def strike(process: "subprocess.Popen[bytes]", number: signal.Signals, others: set[int]) -> int:
-        """A signal when one of its shards is in its middle, and its end; others: shards that are not its own."""
-        shard, _ = campaign.in_the_middle(others)
-        began = time.monotonic()
-        os.kill(process.pid, number)
+    def strike(process: "subprocess.Popen[bytes]", number: signal.Signals, others: set[int]) -> tuple[int, set[int]]:
+        """A signal when one of its shards is in its middle, and its end; others: shards that are not its own.
+
+        Gives back that shard, and all that ran at the signal.
+        """
+        with campaign.held(others) as (shard, _):
+            began = time.monotonic()
+            os.kill(process.pid, number)
+            running = set(campaign.jobs())
         process.wait(200)
         waits[number.name] = time.monotonic() - began
-        return shard
+        return shard, running
 
-    killed = strike(begin(2), signal.SIGKILL, set())
-    orphans = set(campaign.jobs())
+    killed, orphans = strike(begin(2), signal.SIGKILL, set())
     assert killed in orphans, "its jobs run on"
     locked = begin(2)
     assert locked.wait(60) != 0 and "--unlock" in campaign.printed.read_text()
     campaign.finish(campaign.start("--unlock", *SHARD_TABLES))
 
-    interrupted = strike(begin(4), signal.SIGINT, orphans)
+    interrupted, _ = strike(begin(4), signal.SIGINT, orphans)
     lab.wait("no job of it is left", lambda: not set(campaign.jobs()) - orphans, 60)
-    ended = strike(begin(2), signal.SIGTERM, orphans)
+    ended, _ = strike(begin(2), signal.SIGTERM, orphans)
     assert not set(campaign.jobs()) - orphans, "it has waited for its jobs"
 
     campaign.finish(begin(6))

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from cluster.campaign import QUICK, SHARD_TABLES, Campaign
+from cluster.campaign import QUICK, SHARD_TABLES, SHARDS, Campaign
 from cluster.lab import Lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -17,14 +18,14 @@ def preempt(lab: Lab, job: str) -> None:
     lab.ask("sbatch", "-A", "lab", "-p", "urgent", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
 
 
-def move_a_waiting_shard(campaign: Campaign, lab: Lab) -> str:
-    """Move one waiting shard to the partition that preempts by CANCEL, without grace; gives back its job."""
+def move_a_waiting_shard(campaign: Campaign, lab: Lab) -> tuple[int, str]:
+    """Move one waiting shard to the partition that preempts by CANCEL, without grace; gives back (number, job)."""
     lab.wait(
         "all nodes are busy and a shard waits", lambda: len(campaign.jobs()) == 4 and campaign.jobs("PD") != {}, 150
     )
-    job = next(iter(campaign.jobs("PD").values()))
+    number, job = next(iter(campaign.jobs("PD").items()))
     lab.ask("scontrol", "update", f"JobId={job}", "Partition=scavenge")
-    return job
+    return number, job
 
 
 def test_jobs_are_cancelled_requeued_preempted_and_out_of_time(
@@ -32,7 +33,7 @@ def test_jobs_are_cancelled_requeued_preempted_and_out_of_time(
 ) -> None:
     campaign = make(ranks=1, slots=1)
     snakemake = campaign.start(*QUICK, *SHARD_TABLES)
-    cancellable = move_a_waiting_shard(campaign, lab)
+    last, cancellable = move_a_waiting_shard(campaign, lab)
     shards: dict[str, int] = {}
     began: dict[str, float] = {}
     strikes: dict[str, Callable[[str], object]] = {
@@ -42,16 +43,19 @@ def test_jobs_are_cancelled_requeued_preempted_and_out_of_time(
         "time limit": lambda job: lab.ask("scontrol", "update", f"JobId={job}", "TimeLimit=5"),
         "preempted (REQUEUE)": lambda job: preempt(lab, job),
     }
-    for name, strike in strikes.items():
-        shards[name], job = campaign.in_the_middle({*shards.values(), *campaign.shards_of(cancellable)})
-        began[name] = time.time()
-        strike(job)
+    with ExitStack() as stack:  # the other four, one a node
+        for name, strike in strikes.items():
+            shards[name], job = stack.enter_context(campaign.held(set(shards.values())))
+            began[name] = time.time()
+            strike(job)
+        for name in strikes:
+            campaign.wait_event(shards[name], "stop", began[name])
     name = "preempted (CANCEL)"
-    lab.wait("the cancellable job runs", lambda: cancellable in campaign.jobs().values(), 150)
-    (shards[name],) = campaign.shards_of(cancellable)
-    lab.wait("it is in its middle", lambda: bool(campaign.events(shards[name], "commit")), 150, poll_s=0.1)
-    began[name] = time.time()
-    preempt(lab, cancellable)
+    with campaign.held(set(range(SHARDS)) - {last}) as (shards[name], job):
+        assert job == cancellable
+        began[name] = time.time()
+        preempt(lab, job)
+        lab.wait("it is killed", lambda: cancellable not in campaign.jobs().values(), 150)
 
     printed = campaign.finish(snakemake)
     campaign.judge(expected)

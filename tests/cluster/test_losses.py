@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cluster.campaign import QUICK, SHARD_TABLES, SHARDS, Campaign
 from cluster.lab import Lab
-from cluster.processes import command_of, signal_all
+from cluster.processes import signal_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -29,11 +29,6 @@ def refuse_once(folder: Path) -> str:
     )
     script.chmod(0o755)
     return f"{folder}:{os.environ['PATH']}"
-
-
-def rank_of(lab: Lab, job: str) -> int:
-    """One rank process of a job."""
-    return next(pid for pid in lab.processes_of(job) if "spawn_main" in command_of(pid))
 
 
 def test_nodes_accounting_and_ranks_are_lost(
@@ -69,7 +64,7 @@ def test_nodes_accounting_and_ranks_are_lost(
     lab.cut_off(cut)
 
     job = strike("rank killed")
-    os.kill(rank_of(lab, job), signal.SIGKILL)
+    os.kill(campaign.ranks_of(job)[0], signal.SIGKILL)
 
     for name, node in (("node off", off), ("zombie", cut)):
         back = campaign.wait_event(shards[name], "start", began[name])

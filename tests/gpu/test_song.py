@@ -1,8 +1,10 @@
-"""A shard of 64 songs on a GPU, small weights, real parts: each song's samples are the same alone, in company, rendered
-from its tokens, and after kills with two and four ranks on the one GPU. Three starts of `levo shard`, about a minute.
+"""A shard of 64 songs on a GPU, real parts: each song's samples are the same alone, in company, rendered from its
+tokens, and after kills with two and four ranks on the one GPU. With a tiny model and with one of the released size,
+converted from a random checkpoint: three starts of `levo shard` each, about a minute and about five.
 """
 
 import gc
+import shutil
 from collections import Counter
 from dataclasses import replace
 
@@ -12,7 +14,9 @@ import torch
 from fakes import shards
 from fakes.shards import lasting, make_run, song
 
+from levo.bench.random_checkpoint import write_random
 from levo.engine.request import no_book
+from levo.model.convert import convert
 from levo.node.making import REAL, find_maker, recipe_of, request_of
 from levo.node.remake import compare, song_of
 from levo.node.render import render
@@ -20,10 +24,10 @@ from levo.node.seal import read_bill
 from levo.node.verify import verify
 from levo.settings import Settings, freeze, of_run
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
 DEVICE = "cuda"
-SONGS = [song(n, max_seconds=1.0 + n % 7 / 2, predicted_frames=25 + 12 * (n % 7)) for n in range(64)]
+SONGS = [song(n, max_seconds=2.0 + n % 7, predicted_frames=50 + 25 * (n % 7)) for n in range(64)]
 # The process that runs the tests has a context of its own on the GPU, which a shard takes for somebody's work.
 SHARED = "import levo.node.devices\nlevo.node.devices._refuse_busy = lambda names: None\n"
 
@@ -51,11 +55,22 @@ def settings(model, ranks: int = 1) -> Settings:
     )  # fmt: skip
 
 
+@pytest.fixture(scope="module", params=["tiny", "full size"])
+def model_dir(request, tmp_path_factory):
+    if request.param == "tiny":
+        return request.getfixturevalue("tiny_dir")
+    folder = tmp_path_factory.mktemp("full")
+    checkpoint, runtime = write_random(folder / "released", "v2-large", request.getfixturevalue("qwen_files"))
+    convert(checkpoint, runtime, folder / "model", torch.float16)
+    shutil.rmtree(folder / "released")
+    return folder / "model"
+
+
 @pytest.fixture(scope="module")
-def sealed(tmp_path_factory, tiny_dir):
+def sealed(tmp_path_factory, model_dir):
     """One rank, undisturbed."""
     run_dir = tmp_path_factory.mktemp("sealed")
-    paths = make_run(run_dir, SONGS, settings(tiny_dir))
+    paths = make_run(run_dir, SONGS, settings(model_dir))
     code, said = shards.run(run_dir, maker=REAL)
     assert code == 0, said
     return paths
@@ -92,14 +107,14 @@ def test_a_song_rendered_from_its_tokens_is_equal(sealed, tmp_path):
     assert sorted(digest for _, _, digest in found.files) == recorded
 
 
-def test_kills_lose_nothing_and_the_bill_adds_up(sealed, tmp_path, tiny_dir):
+def test_kills_lose_nothing_and_the_bill_adds_up(sealed, tmp_path, model_dir):
     """Two ranks on the GPU until the shard is killed; then four, of which one is killed."""
-    paths = make_run(tmp_path, SONGS, settings(tiny_dir, ranks=2))
+    paths = make_run(tmp_path, SONGS, settings(model_dir, ranks=2))
     code, said = shards.run(tmp_path, maker=REAL, LEVO_FAULT="part.write:3:kill-shard")
     assert code == -9, said
     n_done = sum(pq.read_metadata(path).num_rows for path in paths.work.glob("part-*.parquet"))
     assert 0 < n_done < 64
-    freeze(settings(tiny_dir, ranks=4), tmp_path)
+    freeze(settings(model_dir, ranks=4), tmp_path)
     once = {"LEVO_FAULT": "part.write:1:kill", "LEVO_FAULT_ONCE": str(tmp_path / "once")}
     code, said = shards.run(tmp_path, maker=REAL, **once)
     assert code == 0 and f"resuming: {n_done} songs done" in said and "killed by SIGKILL" in said, said
