@@ -36,7 +36,7 @@ demo: setup
 	@echo "page: $(CURDIR)/$(RUN)/reports/report.html"
 
 test: setup
-	$(BIN)/python -m pytest --ignore=tests/cluster
+	$(BIN)/python -m pytest --ignore=tests/cluster -n auto --maxprocesses 4
 
 cluster cluster-down: setup
 	cd tests && ../$(BIN)/python -m cluster.lab $(if $(findstring down,$@),down,up)

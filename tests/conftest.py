@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,3 +35,27 @@ def qwen_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if source is None:
         pytest.skip("the PyPI package dashscope, which carries the Qwen2 vocabulary, is not installed")
     return write_qwen2(tmp_path_factory.mktemp("qwen"), source)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """The tests of a file run in one process, for its fixtures; those of the GPU all in one, for its memory."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/gpu" if nodeid.startswith("tests/gpu/") else super()._split_scope(nodeid)
+
+    return ByFile(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the golden tests noted, from whichever process they ran in."""
+    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
+    noted = sorted(value for report in reports for name, value in report.user_properties if name == "golden")
+    if not noted:
+        return
+    terminalreporter.section("golden numbers: largest deviation (bound)")
+    for name, value, bound in noted:
+        shown = "exact" if value == 0 else f"{value:.2e}"
+        terminalreporter.write_line(f"{name:<48} {shown:>9}  ({'exact' if bound == 0 else f'{bound:.0e}'})")
