@@ -121,9 +121,10 @@ class Ledger:
             file.write(text.encode())
 
     def close(self) -> None:
-        """Write it for the last time. What has not been booked is lost work."""
+        """Write it for the last time. The rank ended well, so its last lap was idle; without this it is lost work."""
         self.ended.set()
         self.thread.join()
+        self.book(IDLE, [])
         self.sync()
 
     def _run(self) -> None:

@@ -190,7 +190,7 @@ class _Look:
         return holder, max(0.0, self.now_s - renewed_s), is_held
 
     def _bill(self) -> Bill:
-        """What the ledgers say. Songs: all that is not load, idle or lost, the lap under way included."""
+        """What the ledgers say. The lap under way is load until a rank has booked its load, and then the songs'."""
         wall_s = load_s = idle_s = lost_s = 0.0
         for name in self.names:
             if not _LEDGER.fullmatch(name):
@@ -201,7 +201,7 @@ class _Look:
                 self.notes.append(f"{self.paths.work / name}: {error}")
                 continue
             wall_s += head.wall_s
-            load_s += head.nobody[LOAD]
+            load_s += head.nobody[LOAD] or head.open_s
             idle_s += head.nobody[IDLE]
             lost_s += sum(head.lost.values())
         return Bill(wall_s, wall_s - load_s - idle_s - lost_s, load_s, idle_s, lost_s)

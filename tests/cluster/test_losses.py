@@ -82,6 +82,6 @@ def test_nodes_accounting_and_ranks_are_lost(
     figures["out of memory"] = {"seconds": 0.0}
     for name, number in shards.items():
         figures[name] |= {"songs_redone": campaign.songs_redone(number), "lost_s": campaign.lost_s(number)}
-        assert campaign.lost_s(number) > 0, f"{name}: the bill of shard {number} shows no lost work"
+        assert campaign.lost_s(number) > 0.05, f"{name}: the bill of shard {number} shows no lost work"
     (killed,) = campaign.events(shards["rank killed"], "lost")
     assert len(killed.fields["songs"]) <= 2, "of the slot, and on its way to the disk"

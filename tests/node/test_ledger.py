@@ -108,12 +108,21 @@ def test_what_a_lost_engine_held_is_lost_work_though_its_songs_are_made_later(tm
     assert_adds_up(bill)
 
 
+def test_what_follows_the_last_booking_of_a_rank_that_ends_well_was_idle(tmp_path: Path, clock: Clock) -> None:
+    ledger = open_ledger(tmp_path, clock)
+    spend(ledger, clock, 10, "load")
+    clock.now += 3
+    ledger.close()
+    bill = settle(shard(tmp_path), {})
+    assert (bill.load_s, bill.idle_s, bill.lost_s) == (10, 3, 0)
+
+
 def test_a_lap_that_nobody_ended_is_lost_work(tmp_path: Path, clock: Clock) -> None:
     ledger = open_ledger(tmp_path, clock)
     ledger.name(1, "a")
     spend(ledger, clock, 2, "main", 1)
     clock.now += 30
-    ledger.close()
+    ledger.sync()  # the last before a kill
     bill = settle(shard(tmp_path), {"a": (1, 0)})
     assert (bill.wall_s, bill.lost_s, bill.songs_s) == (32, 30, 2)
     assert_adds_up(bill)

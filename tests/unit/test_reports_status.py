@@ -19,6 +19,7 @@ from fakes.run import make_run
 
 from levo.errors import ConfigError
 from levo.node.journal import Journal
+from levo.node.ledger import Ledger
 from levo.node.paths import RunPaths
 from levo.node.retry import retry_run
 from levo.reports.shard_state import read_state
@@ -140,6 +141,17 @@ def test_half_written_and_damaged_files_confuse_nothing(tmp_path: Path) -> None:
     assert [len(shard.notes) for shard in status.shards] == [0, 1, 0, 0]
     assert "ledger-a001-r3.json" in text_of(status)
     assert status.shards[1].bill.wall_s == pytest.approx(3 * (400 * SONG_S / N_RANKS + LOAD_S))
+
+
+def test_the_time_of_ranks_that_load_is_load_and_not_songs(tmp_path: Path) -> None:
+    run_dir = make_campaign(tmp_path / "r", 1, [("running", 1)])
+    busy = RunPaths(run_dir).shard(0)
+    for rank in range(N_RANKS):
+        os.unlink(busy.ledger(1, rank))  # not through the link: others share its content
+        Ledger(busy, 1, rank, age_s=30).sync()
+    bill = read_state(busy).bill
+    assert bill.wall_s == pytest.approx(N_RANKS * 30, abs=1)
+    assert (bill.load_s, bill.songs_s) == (pytest.approx(bill.wall_s), pytest.approx(0))
 
 
 def test_an_unreadable_lease_still_tells_that_somebody_is_at_work(tmp_path: Path) -> None:
