@@ -1,4 +1,4 @@
-"""What a profile asks Slurm for: the resources of a node job, for jobs beside Snakemake's, and for the doctor.
+"""What a profile asks Slurm for: of each rule, for the doctor; of a node job, for jobs beside Snakemake's.
 
 Read from profiles/NAME/config.yaml, as Snakemake reads it: `default-resources`, then `set-resources: generate`, as
 mappings or as lists of "name=value"; a string may carry quotes of its own. Submits nothing.
@@ -16,7 +16,9 @@ import yaml
 
 from levo.errors import ConfigError
 
-RULE = "generate"
+RULE, DEFAULT_RULE = "generate", "check"
+"""The rule of a node job, and one that a profile leaves to its defaults."""
+
 Options = dict[str, str | bool]
 _SBATCH = {
     "slurm_account": "account",
@@ -34,36 +36,53 @@ WHOLE_NODE = ("exclusive", "cpus-per-task", "mem")
 
 
 @dataclass(frozen=True)
-class NodeJob:
-    """options: sbatch's long options without their dashes; True for one without a value.
+class Profile:
+    """path: of its config.yaml.  rules: what each rule asks for, by Snakemake's names.
 
-    runtime_min: if given.  is_requeued: whether Slurm shall start it again after the loss of its node.
+    options: of a node job, sbatch's long options without their dashes; True for one without a value.
+    is_requeued: whether Slurm shall start it again after the loss of its node.
     """
 
+    path: Path
+    rules: Mapping[str, Mapping[str, Any]]
     options: Options
-    runtime_min: float | None = None
     is_requeued: bool = False
 
 
-def read_profile(name: str) -> NodeJob:
-    """What the profile asks for a job of rule `generate`. Raises ConfigError when it cannot be read."""
+def read_profile(name: str) -> Profile:
+    """Raises ConfigError when it cannot be read."""
     path = _find(name)
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        asked = dict(_pairs(content.get("default-resources")))
-        asked |= dict(_pairs((content.get("set-resources") or {}).get(RULE)))
+        default = dict(_pairs(content.get("default-resources")))
+        own = {rule: dict(_pairs(asked)) for rule, asked in (content.get("set-resources") or {}).items()}
     except (OSError, yaml.YAMLError, UnicodeDecodeError, AttributeError, TypeError, ValueError) as error:
         fix = "mend it; profiles/README.md shows the form"
         raise ConfigError(f"no readable profile: {error}", where=str(path), fix=fix) from None
+    rules = {rule: default | own.get(rule, {}) for rule in (DEFAULT_RULE, RULE, *own)}
+    for rule, asked in rules.items():
+        if asked.get("runtime") is not None and minutes(asked["runtime"]) is None:
+            fix = "write minutes as a number, or e.g. 12h"
+            raise ConfigError(f"runtime {asked['runtime']!r} is no time", where=f"{path}, rule {rule}", fix=fix)
+    return Profile(path, rules, _options(rules[RULE]), content.get("slurm-requeue") is True)
+
+
+def minutes(runtime: object) -> float | None:
+    """Minutes of 90, "90" or "12h", as Snakemake understands them; None when it is no time."""
+    text = str(runtime).strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    found = _NUMBER_AND_UNIT.fullmatch(text)
+    return float(found[1]) * _MINUTES[found[2]] if found else None
+
+
+def _options(asked: Mapping[str, Any]) -> Options:
     options: Options = {ours: str(asked[name]) for name, ours in _SBATCH.items() if asked.get(name) not in (None, "")}
     if str(asked.get("mem_mb") or 0) != "0":  # as for Snakemake: 0 asks for none
         options["mem"] = f"{asked['mem_mb']}M"
     # submitit sends a signal of its own before the end.
     extra = dict(_flags(str(asked.get("slurm_extra") or "")))
-    options |= {flag: value for flag, value in extra.items() if flag != "signal"}
-    runtime = asked.get("runtime")
-    minutes = None if runtime is None else _minutes(runtime, path)
-    return NodeJob(options, minutes, content.get("slurm-requeue") is True)
+    return options | {flag: value for flag, value in extra.items() if flag != "signal"}
 
 
 def part_of_node(options: Options, gres: str) -> Options:
@@ -80,9 +99,9 @@ def part_of_node(options: Options, gres: str) -> Options:
     return changed
 
 
-def with_options(job: NodeJob | None, given: Sequence[str]) -> Options:
+def with_options(profile: Profile | None, given: Sequence[str]) -> Options:
     """A profile's options with a user's own NAME=VALUE (or NAME) put over them."""
-    options: Options = dict(job.options) if job else {}
+    options: Options = dict(profile.options) if profile else {}
     for flag, value in _flags(" ".join(f"--{shlex.quote(text)}" for text in given)):
         if flag == "time":
             raise ConfigError("the time limit has an option of its own", where="--sbatch", fix="use --minutes")
@@ -131,14 +150,3 @@ def _n_gpus(gres: str) -> int:
     """GPUs of "gpu:4", "gpu:gh200:4" or "gpu"; 0 if it names none."""
     counts = [int(n or 1) for n in re.findall(r"(?:^|,)gpu(?::[a-z][\w-]*)?(?::(\d+))?(?=,|$)", gres)]
     return sum(counts)
-
-
-def _minutes(runtime: Any, path: Path) -> float:
-    """Minutes of 90, "90" or "12h", as Snakemake understands them."""
-    text = str(runtime).strip().lower()
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        return float(text)
-    if match := _NUMBER_AND_UNIT.fullmatch(text):
-        return float(match[1]) * _MINUTES[match[2]]
-    fix = "write minutes as a number, or e.g. 12h"
-    raise ConfigError(f"runtime {runtime!r} is no time", where=f"{path}, set-resources: {RULE}", fix=fix)

@@ -1,4 +1,5 @@
-"""Where it runs: does this Slurm cluster have what a profile asks for? Asked once, before the first submission.
+"""Where it runs: does this Slurm cluster have what a profile asks for? Asked before the first submission,
+and by the doctor.
 
 Knows Slurm's words and Snakemake's profiles. Knows nothing of songs.
 """
@@ -12,6 +13,7 @@ from typing import Any
 
 from levo.errors import ConfigError
 from levo.node import slurm
+from levo.node.profile import minutes
 
 ANSWER_S = 60.0
 
@@ -36,10 +38,11 @@ class _Nodes:
     preempt_mode: str
 
 
-def check_site(orders: Iterable[Order], profiles: Iterable[Path], gpus_per_node: int) -> list[str]:
+def check_site(orders: Iterable[Order], profiles: Iterable[Path], gpus_per_node: int | None) -> list[str]:
     """Compare orders with the cluster; gives back warnings. Raises ConfigError with the line of the profile to mend.
 
     gpus_per_node: what the bill counts (setting cost.gpus_per_node); a rule with a gres must ask for as many.
+    None: any number.
     """
     profiles = list(profiles)
     partitions, accounts = _partitions(), _accounts()
@@ -47,7 +50,8 @@ def check_site(orders: Iterable[Order], profiles: Iterable[Path], gpus_per_node:
     for order in orders:
         check = _Check(order, profiles)
         check.account(accounts)
-        check.gpus(gpus_per_node)
+        if gpus_per_node is not None:
+            check.gpus(gpus_per_node)
         nodes = check.nodes(partitions)
         if any(each.preempt_mode == "CANCEL" for each in nodes):
             partition = order.asked["slurm_partition"]
@@ -96,7 +100,7 @@ class _Check:
             ("gres", _has_gres, lambda each: each.gres),
             ("cpus_per_task", lambda each, value: each.cores >= int(value), lambda each: each.cores),
             ("mem_mb", lambda each, value: each.mem_mb >= int(value), lambda each: each.mem_mb),
-            ("runtime", lambda each, value: each.limit_min is None or each.limit_min >= int(value), _limit),
+            ("runtime", _has_time, _limit),
         ):
             value = self.order.asked.get(key)
             if value is None:
@@ -116,18 +120,30 @@ class _Check:
 
 def _where(profiles: list[Path], key: str, value: object) -> str:
     """The profile's lines that set this key to this value."""
-    pattern = re.compile(rf"^\s*{key}:[\s\"']*{re.escape(str(value))}(?![\w.-])")
+    line_of = re.compile(rf"[-\s\"']*{key}\s*[:=]\s*[\"']*(.*?)[\"']*\s*(?:#.*)?")
+
+    def sets_it(line: str) -> bool:
+        found = line_of.fullmatch(line)
+        if found is None:
+            return False
+        return found[1] == str(value) or (key == "runtime" and minutes(found[1]) == minutes(value))
+
     for path in profiles:
         lines = path.read_text(encoding="utf-8").splitlines()
-        found = [str(number) for number, line in enumerate(lines, 1) if pattern.match(line)]
-        if found:
-            return f"{path}, line {' and '.join(found)}: {key}"
+        numbers = [str(number) for number, line in enumerate(lines, 1) if sets_it(line)]
+        if numbers:
+            return f"{path}, line {' and '.join(numbers)}: {key}"
     return f"{key}, given on the command line or in a rule"
 
 
 def _has_feature(nodes: _Nodes, constraint: object) -> bool:
     words = re.findall(r"[\w.-]+", str(constraint))
     return not re.fullmatch(r"[\w.&-]+", str(constraint)) or set(words) <= nodes.features  # more than `a&b`: Slurm's
+
+
+def _has_time(nodes: _Nodes, runtime: object) -> bool:
+    asked = minutes(runtime)
+    return asked is None or nodes.limit_min is None or nodes.limit_min >= asked
 
 
 def _has_gres(nodes: _Nodes, gres: object) -> bool:

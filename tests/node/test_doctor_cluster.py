@@ -8,18 +8,18 @@ import pytest
 from fakes.sbatch import FakeSlurm
 from fakes.scontrol import job_text, one_line
 
+from levo.node import site
 from levo.node import slurm as commands
 from levo.node.doctor.cluster import (
     check_policy,
     check_slurm,
     judge_accounting,
-    judge_limit,
     judge_preemption,
     judge_requeue,
 )
 from levo.node.doctor.finding import NOTE, OK, PROBLEM, WARNING, Finding
 from levo.node.doctor.job import judge_end, judge_job_gpus, judge_place
-from levo.node.profile import NodeJob
+from levo.node.profile import Profile
 
 CONFIG = """Configuration data as of 2026-11-29T19:00:00
 AccountingStorageType   = accounting_storage/slurmdbd
@@ -47,6 +47,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     profile = tmp_path / "profiles/site/config.yaml"
     profile.parent.mkdir(parents=True)
     profile.write_text("set-resources: {generate: {slurm_partition: normal, runtime: 720}}\n")
+    nodes = "normal|288|800000|gpu:4|gh200|1-00:00:00|REQUEUE\nurgent|288|800000|gpu:4|gh200|infinite|OFF\n"
+    monkeypatch.setattr(site, "_ask", lambda *command: {"sinfo": nodes, "sacctmgr": "lab|normal\n"}[command[0]])
     said = tmp_path / "slurm/scontrol.json"
     said.write_text(json.dumps({"show config": CONFIG, "show partition": f"{NORMAL}\n{URGENT}\n", "show job": JOB}))
     return said
@@ -65,7 +67,7 @@ def found(profile: str | None = "site") -> dict[str, Finding]:
 def test_a_good_cluster_has_nothing_to_mend(slurm: Path) -> None:
     findings = found()
     assert {finding.level for finding in findings.values()} == {OK}
-    assert set(findings) == {"preemption", "requeue", "accounting", "time limit"}
+    assert set(findings) == {"profile", "preemption", "requeue", "accounting"}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,6 @@ def test_a_good_cluster_has_nothing_to_mend(slurm: Path) -> None:
         ("JobRequeue              = 1", "JobRequeue              = 0", "requeue", "slurm-requeue: true"),
         ("accounting_storage/slurmdbd", "accounting_storage/none", "accounting", "slurm-status-command: squeue"),
         ("accounting_storage/slurmdbd", "(null)", "accounting", "second opinion"),
-        ("MaxTime=1-00:00:00", "MaxTime=06:00:00", "time limit", "360 or less"),
     ],
 )
 def test_what_would_spoil_a_campaign_is_a_warning_with_its_remedy(
@@ -98,9 +99,24 @@ def test_only_the_partition_that_is_used_counts(slurm: Path) -> None:
     assert found(None)["preemption"].level == WARNING, "without a profile every partition may be used"
 
 
-def test_a_profile_that_does_not_fit_the_cluster_is_a_problem(slurm: Path, tmp_path: Path) -> None:
-    (tmp_path / "profiles/site/config.yaml").write_text("set-resources: {generate: {slurm_partition: gpus}}\n")
-    assert found()["partition"].level == PROBLEM and "normal, urgent" in found()["partition"].fix
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("slurm_partition: gpus", "no partition 'gpus' on this cluster"),
+        ("slurm_account: EDIT", "no account 'EDIT'"),
+        ("runtime: 2d\n    slurm_partition: normal", "no node of partition normal has runtime '2d'"),
+        ("gres: 'gpu:8'", "has gres 'gpu:8'"),
+    ],
+)
+def test_a_profile_that_does_not_fit_the_cluster_is_a_problem_with_its_line(
+    slurm: Path, tmp_path: Path, asked: str, words: str
+) -> None:
+    (tmp_path / "profiles/site/config.yaml").write_text(f"set-resources:\n  generate:\n    {asked}\n")
+    finding = found()["profile"]
+    assert finding.level == PROBLEM and words in finding.found and "config.yaml, line 3: " in finding.found
+
+
+def test_a_profile_that_is_not_there_is_a_problem(slurm: Path) -> None:
     assert found("nowhere")["profile"].level == PROBLEM
 
 
@@ -120,14 +136,9 @@ def test_preemption_is_judged_by_who_preempts_whom() -> None:
 
 
 def test_a_profile_that_asks_for_requeue_needs_no_default() -> None:
-    assert judge_requeue({"JobRequeue": "0"}, NodeJob({}, None, is_requeued=True)).level == OK
-    assert judge_requeue({"JobRequeue": "0"}, NodeJob({})).level == WARNING
+    assert judge_requeue({"JobRequeue": "0"}, Profile(Path(), {}, {}, is_requeued=True)).level == OK
+    assert judge_requeue({"JobRequeue": "0"}, Profile(Path(), {}, {})).level == WARNING
     assert judge_accounting({}).level == WARNING
-
-
-def test_limits_are_compared_in_every_form_that_slurm_writes() -> None:
-    forms = {"30:00": WARNING, "06:00:00": OK, "1-00:00:00": OK, "2-12": OK, "45": WARNING, "UNLIMITED": OK}
-    assert {form: judge_limit({"PartitionName": "p", "MaxTime": form}, 100).level for form in forms} == forms
 
 
 def test_a_job_is_described_by_node_cores_and_end() -> None:

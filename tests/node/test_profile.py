@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from levo.errors import ConfigError
-from levo.node.profile import part_of_node, read_profile, with_options
+from levo.node.profile import minutes, part_of_node, read_profile, with_options
 
 AS_MAPPING = """
 slurm-requeue: true
@@ -46,14 +46,15 @@ def test_a_node_job_asks_for_what_the_profile_sets_for_generate(profile: Path) -
         "account": "music", "partition": "gpu", "qos": "long", "constraint": "gh200", "gres": "gpu:gh200:4",
         "cpus-per-task": "288", "mem": "800000M", "exclusive": True, "mail-type": "END",
     }  # fmt: skip
-    assert (job.runtime_min, job.is_requeued) == (720, True)
+    assert (minutes(job.rules["generate"]["runtime"]), job.is_requeued) == (720, True)
+    assert job.rules["check"] == {"slurm_account": "music", "slurm_partition": "cpu", "mem_mb": 1000}
 
 
 def test_lists_of_pairs_are_read_too_and_no_memory_is_asked_for_with_0(profile: Path) -> None:
     profile.write_text(AS_LISTS)
     job = read_profile("site")
     assert job.options == {"account": "music", "gres": "gpu:4"}
-    assert (job.runtime_min, job.is_requeued) == (90, False)
+    assert (minutes(job.rules["generate"]["runtime"]), job.is_requeued) == (90, False)
 
 
 def test_a_link_at_the_root_is_found_first_as_by_snakemake(profile: Path, tmp_path: Path) -> None:

@@ -85,6 +85,10 @@ def test_the_line_of_the_profile_is_named(tmp_path: Path) -> None:
     assert f"{profile}, line 6: gres" in refusal([profile], gres="gpu:8")
     assert f"{profile}, line 7: qos" in refusal([profile], qos="fast")
     assert "constraint, given on the command line" in refusal([profile], constraint="h100")
+    profile.write_text("default-resources: # all of them\n  - \"slurm_account='EDIT'\"\n  - runtime=3d # long\n")
+    assert f"{profile}, line 2: slurm_account" in refusal([profile], slurm_account="EDIT")
+    assert f"{profile}, line 3: runtime" in refusal([profile], runtime=3 * 24 * 60), "as Snakemake says it"
+    assert f"{profile}, line 3: runtime" in refusal([profile], runtime="3d"), "as the profile says it"
 
 
 def test_the_bill_counts_the_gpus_that_a_job_gets() -> None:

@@ -9,7 +9,8 @@ from levo.errors import ConfigError
 from levo.node import slurm
 from levo.node.doctor.finding import NOTE, PROBLEM, WARNING, Finding, good
 from levo.node.doctor.job import check_job
-from levo.node.profile import NodeJob, read_profile
+from levo.node.profile import Profile, read_profile
+from levo.node.site import Order, check_site
 
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sacct", "scontrol", "sinfo")
 NEEDED = ("sbatch", "squeue", "scancel")
@@ -50,12 +51,12 @@ def judge_commands(missing: list[str], release: str) -> Finding:
     return good("Slurm", f"{release}: {', '.join(COMMANDS)}")
 
 
-def check_policy(profile: str | None) -> Iterator[Finding]:
-    """What this cluster does to jobs: preemption, requeue, accounting, and the time that it gives them."""
-    asked = None
-    if profile is not None:
+def check_policy(name: str | None) -> Iterator[Finding]:
+    """What this cluster does to jobs: preemption, requeue, accounting; and whether it has what the profile asks for."""
+    profile = None
+    if name is not None:
         try:
-            asked = read_profile(profile)
+            profile = read_profile(name)
         except ConfigError as error:
             yield Finding(PROBLEM, "profile", f"{error.what} ({error.where})", error.fix)
     try:
@@ -63,17 +64,23 @@ def check_policy(profile: str | None) -> Iterator[Finding]:
     except slurm.NoAnswer as error:
         yield Finding(WARNING, "controller", f"no answer: {error}", "look again later, or ask the admins")
         return
-    wanted = str(asked.options.get("partition", "")).split(",") if asked else [""]
-    chosen = [shown for shown in partitions if shown.get("PartitionName") in wanted]
-    if asked and not chosen:
-        names = ", ".join(shown.get("PartitionName", "") for shown in partitions)
-        fix = f"set slurm_partition in the profile to one of: {names}"
-        yield Finding(PROBLEM, "partition", f"profile {profile} names {','.join(wanted) or 'none'}", fix)
+    if profile is not None:
+        yield judge_site(profile)
+    used = str(profile.options.get("partition", "")).split(",") if profile else []
+    chosen = [shown for shown in partitions if shown.get("PartitionName") in used]
     yield judge_preemption(config, chosen or partitions)
-    yield judge_requeue(config, asked)
+    yield judge_requeue(config, profile)
     yield judge_accounting(config)
-    if asked and asked.runtime_min:
-        yield from (judge_limit(shown, asked.runtime_min) for shown in chosen)
+
+
+def judge_site(profile: Profile) -> Finding:
+    """Account, QOS, partition, features, GPUs, cores, memory and time of the profile against this cluster's."""
+    orders = [Order(rule, asked) for rule, asked in profile.rules.items()]
+    try:
+        check_site(orders, [profile.path], None)  # what it warns of is said under preemption
+    except ConfigError as error:
+        return Finding(PROBLEM, "profile", f"{error.what} ({error.where})", error.fix)
+    return good("profile", f"{profile.path}: this cluster has what it asks for")
 
 
 def judge_preemption(config: Mapping[str, str], partitions: Sequence[Mapping[str, str]]) -> Finding:
@@ -99,7 +106,7 @@ def _preempt_mode(config: Mapping[str, str], partition: Mapping[str, str]) -> st
     return own or config.get("PreemptMode", "unknown")
 
 
-def judge_requeue(config: Mapping[str, str], profile: NodeJob | None) -> Finding:
+def judge_requeue(config: Mapping[str, str], profile: Profile | None) -> Finding:
     """Whether Slurm starts a job again whose node was lost."""
     found = f"JobRequeue={config.get('JobRequeue', 'unknown')}"
     if config.get("JobRequeue") != "0":
@@ -118,17 +125,6 @@ def judge_accounting(config: Mapping[str, str]) -> Finding:
     found = f"sacct has nothing to read (AccountingStorageType={kind or 'unset'})"
     fix = "`slurm-status-command: squeue` in the profile; the bill then has no second opinion"
     return Finding(WARNING, "accounting", found, fix)
-
-
-def judge_limit(partition: Mapping[str, str], runtime_min: float) -> Finding:
-    """The profile's run time against the partition's limit."""
-    name, limit = partition["PartitionName"], partition.get("MaxTime", "UNLIMITED")
-    most_s = slurm.duration_s(limit)
-    found = f"partition {name}: limit {limit}, the profile asks for {runtime_min:g} minutes"
-    if most_s is not None and most_s < 60 * runtime_min:
-        fix = f"set runtime in the profile to {most_s / 60:g} or less: such a job is refused, or waits for ever"
-        return Finding(WARNING, "time limit", found, fix)
-    return good("time limit", found)
 
 
 def _slurm_version() -> str:
