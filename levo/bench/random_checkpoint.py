@@ -21,6 +21,7 @@ from levo.model import upstream, upstream_names
 from levo.model.codec_config import CodecConfig, VAEConfig
 from levo.model.config import LMConfig
 from levo.model.lm import LYRIC_TABLE, STRUCTURE_TABLE, STYLE_TABLE, unused_tensors
+from levo.model.tiny import vae_json
 from levo.songs.prompts import GENRES, LANGUAGES
 from levo.songs.text import BASE_SPECIALS, STRUCTURE_TAGS, STYLE_TAGS
 
@@ -34,29 +35,7 @@ NAMES = {
     "v1-base": "songgeneration_base",
 }
 
-VAE_JSON: dict[str, Any] = {
-    "model_type": "autoencoder",
-    "sample_rate": 48000,
-    "audio_channels": 2,
-    "model": {
-        "decoder": {
-            "type": "oobleck",
-            "config": {
-                "out_channels": 2,
-                "channels": 128,
-                "c_mults": [1, 2, 4, 8, 16],
-                "strides": [2, 4, 4, 6, 10],
-                "latent_dim": 64,
-                "use_snake": True,
-                "final_tanh": False,
-            },
-        },
-        "bottleneck": {"type": "vae"},
-        "latent_dim": 64,
-        "downsampling_ratio": 1920,
-        "io_channels": 2,
-    },
-}
+VAE_JSON = vae_json(128, [1, 2, 4, 8, 16], 64)
 
 
 @dataclass(frozen=True)

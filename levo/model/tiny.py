@@ -71,30 +71,33 @@ CONFIG: dict[str, Any] = {
     },
 }
 
-# The strides are the real ones: 1920 samples a frame, 48 kHz.
-VAE_CONFIG: dict[str, Any] = {
-    "model_type": "autoencoder",
-    "sample_rate": 48000,
-    "audio_channels": 2,
-    "model": {
-        "decoder": {
-            "type": "oobleck",
-            "config": {
-                "out_channels": 2,
-                "channels": 4,
-                "c_mults": [1, 2, 2, 4, 4],
-                "strides": [2, 4, 4, 6, 10],
-                "latent_dim": LATENT,
-                "use_snake": True,
-                "final_tanh": False,
-            },
+
+def vae_json(channels: int, multiples: list[int], latent: int) -> dict[str, Any]:
+    """The released VAE's json with other widths. The strides are the real ones: 1920 samples a frame, 48 kHz."""
+    decoder = {
+        "out_channels": 2,
+        "channels": channels,
+        "c_mults": multiples,
+        "strides": [2, 4, 4, 6, 10],
+        "latent_dim": latent,
+        "use_snake": True,
+        "final_tanh": False,
+    }
+    return {
+        "model_type": "autoencoder",
+        "sample_rate": 48000,
+        "audio_channels": 2,
+        "model": {
+            "decoder": {"type": "oobleck", "config": decoder},
+            "bottleneck": {"type": "vae"},
+            "latent_dim": latent,
+            "downsampling_ratio": 1920,
+            "io_channels": 2,
         },
-        "bottleneck": {"type": "vae"},
-        "latent_dim": LATENT,
-        "downsampling_ratio": 1920,
-        "io_channels": 2,
-    },
-}
+    }
+
+
+VAE_CONFIG = vae_json(4, [1, 2, 2, 4, 4], LATENT)
 
 
 def write_tiny(out: Path, seed: int = 0) -> str:
