@@ -26,7 +26,7 @@ SHARDS, SONGS_A_SHARD = 6, 8
 # Not of the profile: a test must not wait for looks that a campaign of days can wait for.
 QUICK = ["--slurm-init-seconds-before-status-checks", "2", "--max-status-checks-per-second", "2"]
 SHARD_TABLES = [f"results/t/shards/{shard:05d}/provenance.parquet" for shard in range(SHARDS)]
-PATIENCE_S = 150.0
+PATIENCE_S = 300.0
 
 
 def write_campaign(root: Path, source: Path, ranks: int | None, slots: int) -> None:
@@ -90,7 +90,7 @@ class Campaign:
         """What the last start printed."""
         return self.root / f"printed-{len(self.started)}.txt"
 
-    def finish(self, process: "subprocess.Popen[bytes]", timeout_s: float = 400) -> str:
+    def finish(self, process: "subprocess.Popen[bytes]", timeout_s: float = 900) -> str:
         """Wait for its good end; gives back what it printed."""
         try:
             code = process.wait(timeout_s)

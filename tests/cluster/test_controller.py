@@ -11,7 +11,7 @@ import pytest
 from cluster.campaign import QUICK, SHARD_TABLES, Campaign
 from cluster.lab import Lab
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_snakemake_is_killed_interrupted_and_ended(

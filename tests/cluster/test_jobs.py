@@ -9,7 +9,7 @@ import pytest
 from cluster.campaign import QUICK, SHARD_TABLES, SHARDS, Campaign
 from cluster.lab import Lab
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def preempt(lab: Lab, job: str) -> None:
@@ -21,7 +21,7 @@ def preempt(lab: Lab, job: str) -> None:
 def move_a_waiting_shard(campaign: Campaign, lab: Lab) -> tuple[int, str]:
     """Move one waiting shard to the partition that preempts by CANCEL, without grace; gives back (number, job)."""
     lab.wait(
-        "all nodes are busy and a shard waits", lambda: len(campaign.jobs()) == 4 and campaign.jobs("PD") != {}, 150
+        "all nodes are busy and a shard waits", lambda: len(campaign.jobs()) == 4 and campaign.jobs("PD") != {}, 300
     )
     number, job = next(iter(campaign.jobs("PD").items()))
     lab.ask("scontrol", "update", f"JobId={job}", "Partition=scavenge")
@@ -55,7 +55,7 @@ def test_jobs_are_cancelled_requeued_preempted_and_out_of_time(
         assert job == cancellable
         began[name] = time.time()
         preempt(lab, job)
-        lab.wait("it is killed", lambda: cancellable not in campaign.jobs().values(), 150)
+        lab.wait("it is killed", lambda: cancellable not in campaign.jobs().values(), 300)
 
     printed = campaign.finish(snakemake)
     campaign.judge(expected)

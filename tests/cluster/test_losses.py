@@ -14,7 +14,7 @@ from cluster.campaign import QUICK, SHARD_TABLES, SHARDS, Campaign
 from cluster.lab import Lab
 from cluster.processes import signal_all
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def refuse_once(folder: Path) -> str:
