@@ -125,6 +125,7 @@ class Ledger:
         self.ended.set()
         self.thread.join()
         self.book(IDLE, [])
+        self.clock = lambda: self.lap_s  # no lap is open after a good end
         self.sync()
 
     def _run(self) -> None:
