@@ -98,8 +98,8 @@ class _Check:
         for key, has_it, offer in (
             ("constraint", _has_feature, lambda each: " ".join(sorted(each.features)) or "none"),
             ("gres", _has_gres, lambda each: each.gres),
-            ("cpus_per_task", lambda each, value: each.cores >= int(value), lambda each: each.cores),
-            ("mem_mb", lambda each, value: each.mem_mb >= int(value), lambda each: each.mem_mb),
+            ("cpus_per_task", lambda each, value: each.cores >= _number(value), lambda each: each.cores),
+            ("mem_mb", lambda each, value: each.mem_mb >= _number(value), lambda each: each.mem_mb),
             ("runtime", _has_time, _limit),
         ):
             value = self.order.asked.get(key)
@@ -134,6 +134,11 @@ def _where(profiles: list[Path], key: str, value: object) -> str:
         if numbers:
             return f"{path}, line {' and '.join(numbers)}: {key}"
     return f"{key}, given on the command line or in a rule"
+
+
+def _number(value: object) -> int:
+    """0 for an expression, which only Snakemake can work out."""
+    return int(str(value)) if str(value).isdigit() else 0
 
 
 def _has_feature(nodes: _Nodes, constraint: object) -> bool:
