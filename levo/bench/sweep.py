@@ -111,6 +111,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     for axes, name, label in zip(
         figure.subplots(1, 2), ("x_realtime", "peak_memory_gib"), ("x realtime", "peak memory, GiB"), strict=True
     ):
+        most = max((row[name] for row in rows if row.get(name) is not None), default=1)
         for length in dict.fromkeys(row["frames"] for row in rows):
             line = [(row["slots"], row[name]) for row in rows if row["frames"] == length and row.get(name) is not None]
             if line:
@@ -118,7 +119,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
         lost = [row["slots"] for row in rows if row["outcome"] != OK]
         if lost:
             axes.plot(lost, [0] * len(lost), "x", color="tab:red", label="no result")
-        axes.set(xlabel="slots", ylabel=label, ylim=(0, None))
+        axes.set(xlabel="slots", ylabel=label, xlim=(0, None), ylim=(0, 1.1 * most))
         axes.grid(True, alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
             axes.legend()
