@@ -181,5 +181,7 @@ def test_a_range_of_gpus_is_as_many_as_it_names() -> None:
 
 def test_a_job_is_found_from_inside(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    said = [finding.found for finding in check_slurm("site") if finding.what == "Slurm job"]
+    findings = list(check_slurm("site"))
+    assert "profile" not in {finding.what for finding in findings}, "Slurm has taken it"
+    said = [finding.found for finding in findings if finding.what == "Slurm job"]
     assert len(said) == 3 and "4 given by Slurm" in said[0] and "nid001" in said[1] and "2 restarts" in said[2]

@@ -64,7 +64,7 @@ def check_policy(name: str | None) -> Iterator[Finding]:
     except slurm.NoAnswer as error:
         yield Finding(WARNING, "controller", f"no answer: {error}", "look again later, or ask the admins")
         return
-    if profile is not None:
+    if profile is not None and "SLURM_JOB_ID" not in os.environ:  # in a job Slurm has taken what the profile asks for
         yield judge_site(profile)
     used = str(profile.options.get("partition", "")).split(",") if profile else []
     chosen = [shown for shown in partitions if shown.get("PartitionName") in used]
