@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,18 +34,6 @@ def qwen_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if source is None:
         pytest.skip("the PyPI package dashscope, which carries the Qwen2 vocabulary, is not installed")
     return write_qwen2(tmp_path_factory.mktemp("qwen"), source)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """The tests of a file run in one process, for its fixtures; those of the GPU all in one, for its memory."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class ByFile(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return "tests/gpu" if nodeid.startswith("tests/gpu/") else super()._split_scope(nodeid)
-
-    return ByFile(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -208,8 +208,8 @@ def test_a_job_given_four_gpus_starts_four_ranks_with_four_indices(tmp_path):
     """As in a lab without GPUs: Slurm's numbers, one rank each, and the cores of the job beside them."""
     songs = [*SONGS, *(SONGS[n].__class__(**{**vars(SONGS[n]), "song_id": f"more {n}"}) for n in range(6))]
     paths = make_run(tmp_path, songs, settings(ranks=None, slots=1, node={"device": "auto"}))
-    environment = {"PATH": _with_job(tmp_path), "SLURM_JOB_ID": "77", "FAKE_PLAN": plan(tick_s=0.05)}
-    code, said = run(tmp_path, **environment)
+    given = {"PATH": _with_job(tmp_path), "SLURM_JOB_ID": "77", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    code, said = run(tmp_path, FAKE_PLAN=plan(tick_s=0.05), **given)
     assert code == 0 and "given GPUs 0, 1, 2, 3" in said, said
     rows = pq.read_table(paths.provenance).to_pylist()
     assert {(row["rank"], row["device_index"]) for row in rows} == {(n, n) for n in range(4)}
