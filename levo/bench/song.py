@@ -39,7 +39,6 @@ class Mark:
     sub_frames: int
     prefills: int
     frames_done: int
-    frames_rendered: int
     n_done: int
     n_ticks: int
     preempted: int
@@ -57,7 +56,6 @@ class Mark:
             sub_frames=decoder.sub.n_frames,
             prefills=decoder.n_admitted,
             frames_done=line.frames_done,
-            frames_rendered=line.frames_rendered,
             n_done=line.n_done,
             n_ticks=line.n_ticks,
             preempted=decoder.n_preempted,

@@ -159,7 +159,7 @@ class Line(AbstractContextManager["Line"]):
         limits = Limits(node.part_songs, node.part_seconds, node.retries)
         self.writing = Writing(self.parts, limits, self._committed)
         self.supply = Supply(load, encoder, self.ledger.name)
-        self.n_done = self.n_ticks = self.frames_done = self.frames_rendered = self.n_windows = 0
+        self.n_done = self.n_ticks = self.frames_done = self.n_windows = 0
         self.encode_s: list[float] = []
         self.hashes: dict[int, list[str]] = {}
         self.ledger.book("load", [])
@@ -220,9 +220,8 @@ class Line(AbstractContextManager["Line"]):
         frames = done.tokens.shape[1]
         self.n_done += 1
         self.frames_done += frames * song.renditions
-        n_files = song.renditions * len(STEMS[song.gen_type])
-        self.frames_rendered += frames * n_files
-        self.n_windows += len(window_starts(frames, self.model.config.codec.window)) * n_files
+        n_windows = len(window_starts(frames, self.model.config.codec.window))
+        self.n_windows += n_windows * song.renditions * len(STEMS[song.gen_type])
         peak = peak_memory_bytes(self.recipe.device)
         self.writing.put(done.key, self._timed(self.rows.encoder(song, done, Taken(), peak)))
         self.ledger.book("encode", [done.key])

@@ -116,6 +116,13 @@ def test_a_profile_that_does_not_fit_the_cluster_is_a_problem_with_its_line(
     assert finding.level == PROBLEM and words in finding.found and "config.yaml, line 3: " in finding.found
 
 
+def test_an_account_that_could_not_be_checked_is_not_called_good(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = site._ask
+    monkeypatch.setattr(site, "_ask", lambda *command: "" if command[0] == "sacctmgr" else asked(*command))
+    finding = found()["profile"]
+    assert finding.level == WARNING and "account and QOS are not checked" in finding.found
+
+
 def test_an_expression_in_a_profile_is_left_to_snakemake(slurm: Path, tmp_path: Path) -> None:
     (tmp_path / "profiles/site/config.yaml").write_text("default-resources: [mem_mb=1000 * attempt]\n")
     assert found()["profile"].level == OK

@@ -77,9 +77,11 @@ def judge_site(profile: Profile) -> Finding:
     """Account, QOS, partition, features, GPUs, cores, memory and time of the profile against this cluster's."""
     orders = [Order(rule, asked) for rule, asked in profile.rules.items()]
     try:
-        check_site(orders, [profile.path], None)  # what it warns of is said under preemption
+        warnings = check_site(orders, [profile.path], None)
     except ConfigError as error:
         return Finding(PROBLEM, "profile", f"{error.what} ({error.where})", error.fix)
+    if warnings:
+        return Finding(WARNING, "profile", "; ".join(warnings), f"mend {profile.path}, or go on knowing it")
     return good("profile", f"{profile.path}: this cluster has what it asks for")
 
 
