@@ -19,12 +19,14 @@ def preempt(lab: Lab, job: str) -> None:
 
 
 def move_a_waiting_shard(campaign: Campaign, lab: Lab) -> tuple[int, str]:
-    """Move one waiting shard to the partition that preempts by CANCEL, without grace; gives back (number, job)."""
+    """Move one waiting shard to the partition that preempts by CANCEL, without grace, and let it wait for its release;
+    gives back (number, job)."""
     lab.wait(
         "all nodes are busy and a shard waits", lambda: len(campaign.jobs()) == 4 and campaign.jobs("PD") != {}, 300
     )
     number, job = next(iter(campaign.jobs("PD").items()))
     lab.ask("scontrol", "update", f"JobId={job}", "Partition=scavenge")
+    lab.ask("scontrol", "hold", job)
     return number, job
 
 
@@ -35,6 +37,7 @@ def test_jobs_are_cancelled_requeued_preempted_and_out_of_time(
     snakemake = campaign.start(*QUICK, *SHARD_TABLES)
     last, cancellable = move_a_waiting_shard(campaign, lab)
     shards: dict[str, int] = {}
+    jobs: dict[str, str] = {}
     began: dict[str, float] = {}
     strikes: dict[str, Callable[[str], object]] = {
         "scancel": lambda job: lab.ask("scancel", job),
@@ -44,17 +47,19 @@ def test_jobs_are_cancelled_requeued_preempted_and_out_of_time(
         "preempted (REQUEUE)": lambda job: preempt(lab, job),
     }
     with ExitStack() as stack:  # the other four, one a node
+        for name in strikes:
+            shards[name], jobs[name] = stack.enter_context(campaign.held(set(shards.values())))
         for name, strike in strikes.items():
-            shards[name], job = stack.enter_context(campaign.held(set(shards.values())))
             began[name] = time.time()
-            strike(job)
+            strike(jobs[name])
         for name in strikes:
             campaign.wait_event(shards[name], "stop", began[name])
+    lab.ask("scontrol", "release", cancellable)
     name = "preempted (CANCEL)"
-    with campaign.held(set(range(SHARDS)) - {last}) as (shards[name], job):
-        assert job == cancellable
+    with campaign.held(set(range(SHARDS)) - {last}) as (shards[name], jobs[name]):
+        assert jobs[name] == cancellable
         began[name] = time.time()
-        preempt(lab, job)
+        preempt(lab, cancellable)
         lab.wait("it is killed", lambda: cancellable not in campaign.jobs().values(), 300)
 
     printed = campaign.finish(snakemake)

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -47,31 +48,34 @@ def test_nodes_accounting_and_ranks_are_lost(
     def out_of_memory() -> set[int]:
         return {n for n in range(SHARDS) for event in campaign.events(n, "lost") if "memory" in event.fields["how"]}
 
-    def strike(name: str) -> str:
-        """Choose a shard in its middle that nothing has happened to; gives back its job."""
-        shards[name], job = campaign.in_the_middle(out_of_memory() | set(shards.values()))
+    def strike(stack: ExitStack, name: str) -> str:
+        """Hold a shard in its middle that nothing has happened to; gives back its job."""
+        shards[name], job = stack.enter_context(campaign.held(out_of_memory() | set(shards.values())))
         began[name] = time.time()
         return job
 
-    job = strike("node off")
-    lab.stop_accounting()
-    off = lab.node_of(job)
-    lab.power_off(off)
+    lab.wait("a rank is out of memory", lambda: bool(out_of_memory()), 300)
+    with ExitStack() as lost:
+        job = strike(lost, "node off")
+        lab.stop_accounting()
+        off = lab.node_of(job)
+        lab.power_off(off)
 
-    job = strike("zombie")
-    zombie, cut = lab.processes_of(job), lab.node_of(job)
-    signal_all(zombie, signal.SIGSTOP)  # the node hangs; it will wake up when the shard is somebody else's
-    lab.cut_off(cut)
+        job = strike(lost, "zombie")
+        zombie, cut = lab.processes_of(job), lab.node_of(job)
+        signal_all(zombie, signal.SIGSTOP)  # the node hangs; it will wake up when the shard is somebody else's
+        lab.cut_off(cut)
 
-    job = strike("rank killed")
-    os.kill(campaign.ranks_of(job)[0], signal.SIGKILL)
+        with ExitStack() as stack:
+            job = strike(stack, "rank killed")
+            os.kill(campaign.ranks_of(job)[0], signal.SIGKILL)
 
-    for name, node in (("node off", off), ("zombie", cut)):
-        back = campaign.wait_event(shards[name], "start", began[name])
-        figures[name] = {"seconds": back.time_s - began[name]}
-        if name == "zombie":
-            signal_all(zombie, signal.SIGCONT)
-        lab.start_node(node)
+        for name, node in (("node off", off), ("zombie", cut)):
+            back = campaign.wait_event(shards[name], "start", began[name])
+            figures[name] = {"seconds": back.time_s - began[name]}
+            if name == "zombie":
+                signal_all(zombie, signal.SIGCONT)
+            lab.start_node(node)
     lab.start_accounting()
     figures["rank killed"] = {}
 
