@@ -8,7 +8,7 @@ Where to look, from the outside in:
 * the work folder: paths (all names), parts, journal, tally, ledger, lease, standing, disk, tables
 * sealing: seal, provenance (all columns), retry
 * Slurm: slurm (its commands), slurm_job (the job around this process), profile (what a profile asks for), site (whether
-  the cluster has it), preempted (what the plugin does not see)
-* verbs without a shard: verify, remake, render, sing; doctor, a folder
-* faults: for tests, to break a process at a named moment
+  the cluster has it), ended_jobs (what the plugin does not see)
+* verbs without a shard: verify, remake, render, sing, doctor (a folder)
+* for tests: faults (break a process at a named moment)
 """

@@ -119,6 +119,16 @@ def test_every_module_says_what_it_does(path: Path) -> None:
     assert ast.get_docstring(parse(path)), f"{name(path)} has no docstring"
 
 
+@pytest.mark.parametrize("room", ["songs", "model", "engine", "node", "reports", "bench"])
+def test_the_map_of_a_room_names_every_file_and_no_other(room: str) -> None:
+    folder = ROOT / "levo" / room
+    files = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    docstring = ast.get_docstring(parse(folder / "__init__.py")) or ""
+    lines = re.sub(r"\([^)]*\)", "", docstring).split("\n* ")[1:]  # * a purpose: file, file (what it is), ...
+    named = [word.strip() for line in lines for word in line.partition(":")[2].split(",")]
+    assert sorted(named) == sorted(files - {"__init__"})
+
+
 def test_rules_files_stay_small_and_call_the_command_line_only() -> None:
     for path in [ROOT / "Snakefile", *sorted((ROOT / "workflow/rules").glob("*.smk"))]:
         text = path.read_text(encoding="utf-8")
