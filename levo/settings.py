@@ -7,17 +7,17 @@ A RUN keeps its settings in results/RUN/config.json; they are frozen once the RU
 
 import difflib
 import json
-import os
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from levo.disk import write_json
 from levo.errors import ConfigError
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class PlanSettings(_Section):
@@ -164,7 +164,7 @@ def refuse_change(settings: Settings, run_dir: Path) -> None:
     target = run_dir / "config.json"
     if not target.exists() or not any((run_dir / "work").glob("*/*")):
         return
-    old, new = json.loads(target.read_text(encoding="utf-8")), settings.model_dump()
+    old, new = _stored(target), settings.model_dump()
     changed = [name for name in SHAPING if _value(old, name) != _value(new, name)]
     if changed:
         raise ConfigError(
@@ -172,6 +172,15 @@ def refuse_change(settings: Settings, run_dir: Path) -> None:
             where=str(target),
             fix=f"put the old values back, or start a new RUN (setting `run`, now {settings.run!r})",
         )
+
+
+def _stored(path: Path) -> Any:
+    """What a RUN's config.json holds."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        fix = "put the file back; if the RUN has no songs yet, delete it"
+        raise ConfigError(f"not readable as JSON: {error}", where=str(path), fix=fix) from None
 
 
 def _value(settings: dict[str, Any], name: str) -> Any:
@@ -186,12 +195,9 @@ def freeze(settings: Settings, run_dir: Path) -> None:
     refuse_change(settings, run_dir)
     target = run_dir / "config.json"
     new = settings.model_dump()
-    if target.exists() and json.loads(target.read_text(encoding="utf-8")) == new:
+    if target.exists() and _stored(target) == new:
         return
-    run_dir.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".config.{os.getpid()}.json")
-    temporary.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, target)
+    write_json(target, new)
 
 
 def of_run(run_dir: Path) -> Settings:

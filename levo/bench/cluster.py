@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import levo
 from levo.bench.cluster_task import FAILED, OK, OUT_OF_MEMORY, OUT_OF_TIME, Record, Task, lines_of, record_of, run_task
+from levo.disk import write_json
 from levo.errors import ConfigError
 from levo.node import slurm
 from levo.node.machine import git_commit
 from levo.node.profile import Options, read_profile, with_options
-from levo.reports.files import write_json
 
 if TYPE_CHECKING:
     from submitit import Job, SlurmExecutor

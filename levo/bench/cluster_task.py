@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from levo.disk import write_json
 from levo.errors import ConfigError
 from levo.node.machine import git_commit
 from levo.node.stopping import die_with_parent
-from levo.reports.files import write_json
 
 OK, FAILED, OUT_OF_MEMORY, OUT_OF_TIME = "ok", "failed", "out of memory", "out of time"
 _NO_MEMORY = re.compile(r"OutOfMemory|out of memory|OUT_OF_MEMORY|\bMemoryError\b|oom.kill", re.IGNORECASE)

@@ -19,8 +19,8 @@ from typing import Any
 from levo.bench.cluster import runner
 from levo.bench.cluster_task import OK, Task, complaint, levo_command, lines_of
 from levo.bench.rehearsed import Figures, Forecast, forecast, read_figures
+from levo.disk import whole_file
 from levo.errors import EXIT_FAILED, EXIT_OK, EXIT_USABLE, ConfigError, LevoError
-from levo.node.disk import whole_file
 from levo.node.doctor.finding import PROBLEM, WARNING
 from levo.node.paths import RunPaths
 from levo.node.tables import read_table, write_table

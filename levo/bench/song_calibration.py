@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from levo.disk import write_json
 from levo.errors import ConfigError
-from levo.reports.files import write_json
 from levo.songs.plan import Calibration, Point, load_calibration
 from levo.songs.song import FRAME_RATE
 

@@ -16,6 +16,7 @@ import yaml
 from safetensors.torch import save_file
 from torch import Tensor
 
+from levo.disk import write_bytes
 from levo.errors import ModelError
 from levo.model import flow as flow_module
 from levo.model import fused, tensor_files
@@ -24,7 +25,7 @@ from levo.model import vae as vae_module
 from levo.model.codec_config import CodecConfig, VAEConfig
 from levo.model.config import LMConfig, ModelConfig
 from levo.model.flow import Flow
-from levo.model.folder import put_in_place, refuse_foreign, write_bytes
+from levo.model.folder import put_in_place, refuse_foreign
 from levo.model.identity import AGAIN, CONFIG_FILE, FLOW_FILE, LM_FILE, MARK, VAE_CONFIG_FILE, VAE_FILE, Identity
 from levo.model.lm import LM, LYRIC_TABLE, STYLE_TABLE, unused_tensors
 from levo.model.vae import VAE

@@ -19,12 +19,13 @@ from typing import Any
 import torch
 import yaml
 
+from levo.disk import is_temporary, sync_folder, write_bytes
 from levo.errors import ModelError
 from levo.model import fused, tensor_writer
 from levo.model import identity as ids
 from levo.model import upstream_names as names
 from levo.model.auto_prompts import read_auto_prompts
-from levo.model.folder import put_in_place, refuse_foreign, sync_folder, write_bytes
+from levo.model.folder import put_in_place, refuse_foreign
 from levo.model.known_files import file_sha256, known_as
 from levo.model.tensor_source import TensorSource
 from levo.model.tensor_writer import Planned
@@ -175,6 +176,8 @@ def _writing(work: Path, upstream: Upstream, dtype: torch.dtype) -> Iterator[Non
         if not (work / PLAN).exists() or json.loads((work / PLAN).read_bytes()) != plan:
             shutil.rmtree(work, ignore_errors=True)
             write_bytes(work / PLAN, json.dumps(plan).encode())
+        for path in [path for path in work.rglob("*") if is_temporary(path)]:
+            path.unlink()  # of a killed conversion; the finished model would keep it
         yield
     except OSError as error:
         shutil.rmtree(work, ignore_errors=True)

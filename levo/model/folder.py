@@ -8,6 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
+from levo.disk import sync_folder
 from levo.errors import ModelError
 from levo.model import identity as ids
 
@@ -38,21 +39,3 @@ def put_in_place(temporary: Path, out: Path) -> None:
     else:
         os.rename(temporary, out)
     sync_folder(out.parent)
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file, parents included, and have it on disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the folder's names on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

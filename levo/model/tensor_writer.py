@@ -8,7 +8,6 @@ A finished file has a note beside it with its tensors' hashes; with it a later r
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import IO
 import torch
 from torch import Tensor
 
-from levo.model.folder import write_bytes
+from levo.disk import whole_file, write_bytes
 from levo.model.identity import hash_head
 from levo.model.tensor_source import TensorSource
 
@@ -45,24 +44,16 @@ class Planned:
 def write_file(path: Path, tensors: Iterable[Planned]) -> dict[str, str]:
     """Write a file and its note; returns sha256 by tensor name. Raises OSError when the disk does not take it."""
     planned = list(tensors)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     hashes: dict[str, str] = {}
-    try:
-        with open(temporary, "wb") as file:
-            file.write(_head(planned))
-            for tensor in planned:
-                hashed = hashlib.sha256(hash_head(tensor.dtype, tensor.shape))
-                for piece in _pieces(tensor):
-                    content = piece.view(torch.uint8).numpy().data
-                    hashed.update(content)
-                    file.write(content)
-                hashes[tensor.name] = hashed.hexdigest()
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        file.write(_head(planned))
+        for tensor in planned:
+            hashed = hashlib.sha256(hash_head(tensor.dtype, tensor.shape))
+            for piece in _pieces(tensor):
+                content = piece.view(torch.uint8).numpy().data
+                hashed.update(content)
+                file.write(content)
+            hashes[tensor.name] = hashed.hexdigest()
     write_bytes(note_of(path), json.dumps(hashes).encode())
     return hashes
 

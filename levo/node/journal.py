@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from levo.node.disk import sync_folder
+from levo.disk import sync_folder
 from levo.node.paths import ShardPaths
 
 _NUMBERED = re.compile(r"(?:journal|ledger|part|log|\.part|\.ledger)-a(\d+)\b.*")

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from levo.disk import TEMPORARY, sync_folder, whole_file
 from levo.errors import NodeError
 from levo.node import slurm
-from levo.node.disk import sync_folder, whole_file
-from levo.node.paths import TEMPORARY, ShardPaths
+from levo.node.paths import ShardPaths
 
 RENEW_S = 10.0
 POLL_S = 1.0

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from levo.disk import whole_file
 from levo.errors import NodeError
-from levo.node.disk import whole_file
 from levo.node.paths import ShardPaths
 
 SYNC_S = 1.0

@@ -16,11 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from levo.disk import is_temporary, sync_folder, whole_file
 from levo.errors import NodeError
 from levo.node.audio import read_members, tar_pieces
-from levo.node.disk import sync_folder, whole_file
 from levo.node.faults import fault
-from levo.node.paths import TEMPORARY, PartName, ShardPaths, part_name
+from levo.node.paths import PartName, ShardPaths, part_name
 from levo.node.provenance import OUTCOMES, PART_SCHEMA
 from levo.node.tables import metadata, read_table, to_table, with_metadata, write_table
 
@@ -142,7 +142,7 @@ def read_parts(paths: ShardPaths, say: Callable[[str], None] | None = None) -> l
         if part_name(path) is not None and path.name not in kept:
             set_aside(paths, path, "audio without whole rows: it was cut off, or its part is damaged", say)
     for path in sorted(_listed(paths.out) + _listed(paths.work)):
-        if path.name.startswith(".") and path.name.endswith(TEMPORARY):
+        if is_temporary(path):
             set_aside(paths, path, "a file whose writing was cut off", say)
     return parts
 

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-TEMPORARY = ".tmp"
-"""End of a temporary name; such names also begin with a dot. What has one does not count."""
-
 
 @dataclass(frozen=True, order=True)
 class PartName:

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from levo.disk import write_whole
 from levo.engine.request import Finished, Request, Sampling, no_book
 from levo.errors import ModelError, NodeError
 from levo.node.audio import encode_flac, member_name, pcm_sha256
-from levo.node.disk import write_whole
 from levo.node.machine import best_device
 from levo.node.making import GEMM_ROWS_CPU, REAL, Making, Recipe, find_maker, need_model
 from levo.node.provenance import TOKENS_SCHEMA, tokens_sha256

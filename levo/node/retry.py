@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from levo.disk import sync_folder
 from levo.errors import NodeError
-from levo.node.disk import sync_folder
 from levo.node.journal import History
 from levo.node.lease import Lease
 from levo.node.paths import RunPaths, ShardPaths

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from levo.disk import write_whole
 from levo.engine.request import Audio, Finished, no_book
 from levo.errors import ManifestError, NodeError
 from levo.node.audio import encode_flac, pcm_sha256
-from levo.node.disk import write_whole
 from levo.node.machine import best_device
 from levo.node.making import REAL, find_maker, need_model, recipe_of, request_of
 from levo.settings import LimitSettings, Settings

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from levo.disk import whole_file
 from levo.errors import NodeError
-from levo.node.disk import whole_file
 from levo.node.journal import Event, History
 from levo.node.parts import read_parts
 from levo.node.paths import ShardPaths

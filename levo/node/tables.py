@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from levo.disk import whole_file
 from levo.errors import NodeError
-from levo.node.disk import whole_file
 
 
 def to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:

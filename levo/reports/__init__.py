@@ -7,5 +7,5 @@ Where to look:
 * after a run: report (the order of things), cost, summary, calibrate, qa (measures the files)
 * the page: page, plots, players, tables, words
 * Slurm: slurm (which jobs a RUN had), sacct, accounting, accounting_text
-* for all of them: formulas (of the money), gather, sealed (tables of sealed shards), files
+* for all of them: formulas (of the money), gather, sealed (tables of sealed shards)
 """

@@ -6,12 +6,12 @@ Slurm's second opinion is asked for where a shard was a Slurm job; that it canno
 from pathlib import Path
 from typing import Any
 
+from levo.disk import write_json, write_text
 from levo.node.paths import RunPaths
 from levo.reports.accounting import compare
 from levo.reports.calibrate import calibrate
 from levo.reports.cost import account
 from levo.reports.estimate import read_estimate
-from levo.reports.files import write_json, write_text
 from levo.reports.gather import Run
 from levo.reports.page import render
 from levo.reports.slurm import gather

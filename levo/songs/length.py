@@ -7,8 +7,6 @@ one verse gives its 27 s. `levo fit-length` replaces them by ridge least squares
 value counts as much as one second of error in one song, so that what the songs do not show stays as it was.
 """
 
-import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from levo.disk import write_json
 from levo.errors import ConfigError, ManifestError
 from levo.songs.language import LANGUAGES, sung_units
 from levo.songs.lyrics import split
@@ -49,7 +48,7 @@ Seconds = Annotated[float, Field(ge=0)]
 class LengthModel(BaseModel):
     """Parameters in seconds, all at least 0. fitted_songs 0 means the built-in guess; rms_s is the error of the fit."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     section_s: dict[str, Seconds] = Field(default=_SECTION_S)
     unit_s: dict[str, Seconds] = Field(default=_UNIT_S)
@@ -73,10 +72,7 @@ class LengthModel(BaseModel):
 
     def save(self, path: Path) -> None:
         """Write as JSON, whole or not at all."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(self.model_dump(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        write_json(path, self.model_dump())
 
 
 def load(path: Path | None) -> LengthModel:

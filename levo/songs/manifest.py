@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from levo.disk import whole_file
 from levo.errors import ManifestError
 from levo.settings import Settings
 from levo.songs import length
@@ -218,10 +219,10 @@ def _storable(text: str) -> str:
 class _Writer:
     """Rows to one Parquet file, in batches."""
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
         self.schema = schema
         self.rows: list[dict[str, Any]] = []
-        self.file = pq.ParquetWriter(path, schema, compression="zstd")
+        self.file = pq.ParquetWriter(file, schema, compression="zstd")
 
     def add(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
@@ -236,21 +237,13 @@ class _Writer:
 
 @contextmanager
 def _both(out: Path) -> Iterator[tuple[_Writer, _Writer]]:
-    """Writers of songs.parquet and rejected.parquet under temporary names; renamed only after an undisturbed end."""
-    out.mkdir(parents=True, exist_ok=True)
-    targets = {"songs": SONG_SCHEMA, "rejected": REJECTED_SCHEMA}
-    temporary = {name: out / f".{name}.{os.getpid()}.parquet" for name in targets}
-    try:
-        writers = [_Writer(temporary[name], schema) for name, schema in targets.items()]
+    """Writers of songs.parquet and rejected.parquet, which are there only after an undisturbed end."""
+    with whole_file(out / "songs.parquet") as songs, whole_file(out / "rejected.parquet") as rejected:
+        writers = _Writer(songs, SONG_SCHEMA), _Writer(rejected, REJECTED_SCHEMA)
         try:
-            yield writers[0], writers[1]
+            yield writers
             for writer in writers:
                 writer.flush()
         finally:
             for writer in writers:
                 writer.file.close()
-        for name, path in temporary.items():
-            os.replace(path, out / f"{name}.parquet")
-    finally:
-        for path in temporary.values():
-            path.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ not on their order in the manifest. A RUN that has shards keeps its plan: anothe
 import hashlib
 import heapq
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from levo.disk import whole_file, write_json
 from levo.errors import ConfigError, ManifestError
 from levo.settings import Settings, of_run
 from levo.songs.song import FRAME_RATE, SONG_SCHEMA, STEMS, Song
@@ -41,7 +41,7 @@ MOST_SLOTS = 64
 class Point(BaseModel):
     """One measurement: what a mixed song of one rendition costs at some slots and some mean length."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     slots: int = Field(ge=1, description="Slots of the rank.")
     frames: float = Field(gt=0, description="Mean length of the songs.")
@@ -71,7 +71,7 @@ class Calibration(BaseModel):
     measured lengths, and is that of the nearest beyond them (longer songs have more to read in every tick).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field(description="What was measured, in a few words.")
     source: str = Field(description="Where the figures stand.")
@@ -239,10 +239,7 @@ class _Kept:
 
     def write(self, run_dir: Path) -> None:
         content = {**vars(self), "calibration": self.calibration.model_dump()}
-        path = run_dir / "plan" / "kept.json"
-        temporary = path.with_name(f".kept.{os.getpid()}.json")
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        write_json(run_dir / "plan" / "kept.json", content)
 
 
 def _refuse(run_dir: Path, what: str) -> ConfigError:
@@ -282,13 +279,10 @@ def _costs(songs: pa.Table, calibration: Calibration) -> np.ndarray:
 
 def _write(run_dir: Path, table: pa.Table, n_shards: int, kept: _Kept | None) -> str:
     """Write shards.parquet from rows in shard order; returns the digest of everything in it but file and line."""
-    target = run_dir / "plan" / "shards.parquet"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".shards.{os.getpid()}.parquet")
     digest = hashlib.blake2b(digest_size=32)
     bounds = np.searchsorted(table["shard"].to_numpy(), np.arange(n_shards + 1))
-    try:
-        with pq.ParquetWriter(temporary, SHARD_SCHEMA, compression="zstd") as writer:
+    with whole_file(run_dir / "plan" / "shards.parquet") as file:
+        with pq.ParquetWriter(file, SHARD_SCHEMA, compression="zstd") as writer:
             for start, end in zip(bounds, bounds[1:], strict=False):
                 rows = table.slice(start, end - start).cast(SHARD_SCHEMA)
                 writer.write_table(rows, row_group_size=max(1, rows.num_rows))
@@ -296,9 +290,6 @@ def _write(run_dir: Path, table: pa.Table, n_shards: int, kept: _Kept | None) ->
                     digest.update(text.encode())
         if kept and kept.digest != digest.hexdigest():
             raise _refuse(run_dir, "they were planned from other songs, or from other predicted lengths")
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
     return digest.hexdigest()
 
 

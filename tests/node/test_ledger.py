@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from fakes.made import shard
 
+from levo.disk import whole_file
 from levo.errors import NodeError
 from levo.node import ledger as ledger_module
-from levo.node.disk import whole_file
 from levo.node.ledger import Bill, Ledger, process_age_s, read_ledgers, settle
 
 

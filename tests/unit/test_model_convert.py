@@ -15,6 +15,7 @@ import torch
 from fakes.upstream import TINY_CODEC, Held, hold_tiny, tiny_layout
 from safetensors.torch import save_file
 
+from levo.disk import is_temporary
 from levo.errors import ModelError
 from levo.model import checkpoint, convert, fused, tensor_writer, tiny
 from levo.model.convert import Converted
@@ -156,13 +157,15 @@ import torch
 from fakes.upstream import TINY_CODEC
 from levo.model import convert, tensor_writer
 convert.SHARD_BYTES = 300_000
-write, written = tensor_writer.write_file, []
-def killing(path, tensors):
-    if len(written) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    written.append(path)
+write, pieces, begun = tensor_writer.write_file, tensor_writer._pieces, []
+def counting(path, tensors):
+    begun.append(path)
     return write(path, tensors)
-tensor_writer.write_file = killing
+def killing(tensor):
+    if len(begun) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return pieces(tensor)
+tensor_writer.write_file, tensor_writer._pieces = counting, killing
 convert.convert(Path({checkpoint!r}), Path({runtime!r}), Path({out!r}), torch.float32, TINY_CODEC)
 """
 
@@ -180,6 +183,7 @@ def test_after_a_kill_finished_files_are_kept_and_the_result_is_the_same(
     out, work = tmp_path / "out", tmp_path / "out.converting"
     killed_half_way(held, out, root)
     assert work.exists() and not out.exists() and not (work / "model.json").exists()
+    assert [path for path in work.iterdir() if is_temporary(path)], "killed while it wrote a file"
     shard = next(work.glob("model-00001-*.safetensors"))
     content = bytearray(shard.read_bytes())
     content[-5] ^= 1  # one of the finished files was damaged since
@@ -197,6 +201,7 @@ def test_after_a_kill_finished_files_are_kept_and_the_result_is_the_same(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
     assert result.digest == run(held, tmp_path / "other").digest
     assert not [path for path in out.rglob("*") if path.suffix == ".whole" or "tmp" in path.name]
+    assert run(held, out).digest == result.digest, "nothing in it keeps it from being replaced"
 
 
 def test_after_a_kill_nothing_of_other_inputs_is_kept(held: Held, tmp_path: Path, root: Path) -> None:

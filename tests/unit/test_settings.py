@@ -117,6 +117,24 @@ def test_what_shapes_songs_is_refused_once_there_are_shards(tmp_path: Path, chan
     assert (run / "config.json").read_text() == before
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_setting_is_a_finite_number(value: float) -> None:
+    for section, key in (("sampling", "temperature"), ("limits", "max_seconds")):
+        with pytest.raises(ConfigError, match=f"setting `{section}.{key}` = {value}: input should be a finite number"):
+            settings.load({section: {key: value}})
+
+
+def test_a_damaged_config_of_a_run_is_named_and_not_written_over(tmp_path: Path) -> None:
+    run = started(tmp_path, Settings(), with_shards=True)
+    for content in (b"", b'{"seed": 1', b"\xff\xfe"):
+        (run / "config.json").write_bytes(content)
+        for act in (settings.refuse_change, settings.freeze):
+            with pytest.raises(ConfigError, match="not readable as JSON") as caught:
+                act(Settings(), run)
+            assert caught.value.where == str(run / "config.json") and "put the file back" in caught.value.fix
+        assert (run / "config.json").read_bytes() == content
+
+
 @pytest.mark.parametrize(
     "change",
     [{"node": {"ranks": 2}}, {"engine": {"slots": 2}}, {"qa": {"max_dc": 0.1}}, {"limits": {"failed_share": 0.5}}],
