@@ -11,7 +11,7 @@ import typer
 
 from levo import __version__
 from levo.bench.verbs import Checkpoint, Made, Profile, Runtime, Sbatch, bench_app
-from levo.errors import EXIT_DIFFERENT, ConfigError, LevoError, ManifestError
+from levo.errors import EXIT_DIFFERENT, ConfigError, LevoError, ManifestError, refusal
 from levo.settings import Settings
 
 DEFAULTS = Settings()
@@ -39,6 +39,12 @@ def main() -> None:
     except LevoError as error:
         print(error, file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except OSError as error:
+        refused = refusal(error)
+        if refused is None:
+            raise
+        print(refused, file=sys.stderr)
+        raise SystemExit(refused.exit_code) from None
 
 
 def _version(wanted: bool) -> None:

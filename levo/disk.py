@@ -18,7 +18,8 @@ TEMPORARY = ".tmp"
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that appears under its name only when complete and on disk. On an error nothing is left.
+    """Write a file that appears under its name only when complete and on disk. On an error nothing is left; an OSError
+    then names the file.
 
     The temporary name is random: pids of two hosts, or containers, may be equal.
     """
@@ -30,8 +31,10 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+            error.filename = str(path)
         raise
     sync_folder(path.parent)
 

@@ -4,6 +4,8 @@ Every error that a user can cause is a LevoError; the command line prints its th
 A traceback therefore always means a fault of this project.
 """
 
+import errno
+
 EXIT_OK = 0
 EXIT_FAULT = 1
 EXIT_INPUT = 2
@@ -59,3 +61,20 @@ class NodeError(LevoError):
 
 class FailedForGood(NodeError):
     """Another attempt at the shard would end like this one, until somebody mends the cause."""
+
+
+_REFUSALS = {
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE,
+    errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
+}  # fmt: skip
+
+
+def refusal(error: OSError) -> NodeError | None:
+    """What a file system refuses: space, quota, rights, a file where a folder should be. None: a fault of ours."""
+    if error.errno not in _REFUSALS:
+        return None
+    return NodeError(
+        f"the file system refuses: {error.strerror}",
+        where=str(error.filename or ""),
+        fix="look after it (space, quota, rights, mount), then run the same command again",
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from levo.disk import write_whole
+from levo.disk import write_text, write_whole
 from levo.engine.request import Audio, Finished, no_book
 from levo.errors import ManifestError, NodeError
 from levo.node.audio import encode_flac, pcm_sha256
@@ -83,7 +83,7 @@ def _checked(fields: dict[str, str | int | None], settings: Settings) -> Song:
     row = {"song_id": SONG_ID, **{name: value for name, value in fields.items() if value is not None}}
     with tempfile.TemporaryDirectory() as folder:
         manifest = Path(folder) / "song.jsonl"
-        manifest.write_text(json.dumps(row) + "\n", encoding="utf-8")
+        write_text(manifest, json.dumps(row) + "\n")
         check(manifest, Path(folder), TextEncoder(Path(settings.model)), settings)
         refused = pq.read_table(Path(folder) / "rejected.parquet").to_pylist()
         songs = pq.read_table(Path(folder) / "songs.parquet").to_pylist()
