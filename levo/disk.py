@@ -50,22 +50,22 @@ def write_bytes(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def write_whole(path: Path, content: bytes, fix: str) -> None:
-    """A file that a person asked for. Raises NodeError with this remedy when the file system refuses."""
+def write_whole(path: Path, content: bytes) -> None:
+    """A file that a person asked for. Raises NodeError, with the remedy, when the file system refuses."""
     try:
         write_bytes(path, content)
     except OSError as error:
+        fix = "look after the file system (space, quota, rights), then run the same command again"
         raise NodeError(f"cannot write: {error.strerror}", where=str(path), fix=fix) from None
 
 
 def write_text(path: Path, text: str) -> None:
-    """A file of a RUN. Raises NodeError when the file system refuses."""
-    fix = "look after the file system (space, quota, rights), then run the same command again"
-    write_whole(path, text.encode(), fix)
+    """The same for text, in UTF-8."""
+    write_whole(path, text.encode())
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """The same as JSON, without NaN or infinity, which other readers refuse."""
+    """The same for JSON, without NaN or infinity, which other readers refuse."""
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 from torch import Tensor
 
+from levo.disk import write_bytes
 from levo.engine.codec import to_pcm
 from levo.engine.engine import Engine
 from levo.engine.philox import normals
@@ -145,7 +146,7 @@ def _published(check: Check, model: Model, encoder: TextEncoder, known: GreedyFi
 
 def _record(path: Path, model: Model, tokens: np.ndarray) -> None:
     facts = {"digest": model.digest, "dtype": str(model.dtype), "device": model.device.type, "torch": torch.__version__}
-    save_file({"tokens": tokens}, path, metadata={"levo.fixture": json.dumps(facts)})
+    write_bytes(path, save({"tokens": tokens}, metadata={"levo.fixture": json.dumps(facts)}))
 
 
 def _recorded(check: Check, model: Model, encoder: TextEncoder, path: Path) -> None:

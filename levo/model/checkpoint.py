@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import yaml
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from levo.disk import write_bytes
@@ -120,12 +120,7 @@ def _write_files(folder: Path, contents: Contents) -> str:
     for name, content in plain.items():
         write_bytes(folder / name, content)
     for name, state in states.items():
-        save_file({key: tensor.contiguous() for key, tensor in state.items()}, folder / name)
-        os.chmod(
-            folder / name, (folder / CONFIG_FILE).stat().st_mode
-        )  # safetensors gives 0600: only the owner reads it
-        with open(folder / name, "rb") as file:
-            os.fsync(file.fileno())
+        write_bytes(folder / name, save({key: tensor.contiguous() for key, tensor in state.items()}))
     hashes = {name: {key: ids.tensor_sha256(state[key]) for key in sorted(state)} for name, state in states.items()}
     mark = {
         "format": ids.FORMAT,

@@ -53,7 +53,7 @@ def render(tokens: Path, out: Path, model_dir: Path | None, song_ids: list[str] 
                 rendered.failed.append(f"song {row['song_id']!r}: {done.error}")
             for audio in done.audio:
                 path = out / member_name(row["song_id"], audio.rendition, audio.stem)
-                write_whole(path, encode_flac(audio.pcm, making.rate), fix="give another --out")
+                write_whole(path, encode_flac(audio.pcm, making.rate))
                 rendered.files.append((row["song_id"], path, pcm_sha256(audio.pcm)))
     return rendered
 

@@ -70,7 +70,7 @@ def sing(
         raise NodeError(f"the song failed: {done[0].error}", where=str(model_dir), fix="try another seed")
     files = {_path(out, audio.stem, audio is done[0].audio[0]): audio for audio in done[0].audio}
     for path, audio in files.items():
-        write_whole(path, encode_flac(audio.pcm, making.rate), fix="give another --out")
+        write_whole(path, encode_flac(audio.pcm, making.rate))
     seconds = done[0].tokens.shape[1] / FRAME_RATE
     return Sung(song, seconds, done[0].stop_reason or "", took_s, files)
 
