@@ -162,10 +162,11 @@ def attend(
     _attend_split[(rows, heads, n_splits)](
         qkv, pool, table.device, slots.live, slots.count, *rope, scratch.partial, scratch.peak_mass,
         slots.base, within * pool.stride(1), unit, pool.stride(0), *table.device.shape[1:], head_dim**-0.5,
-        H=heads, HD=head_dim, PAGE_=PAGE, SPLIT_=SPLIT, BLOCK_=BLOCK, num_warps=1,
+        H=heads, HD=head_dim, PAGE_=PAGE, SPLIT_=SPLIT, BLOCK_=BLOCK, num_warps=1, enable_fp_fusion=True,
     )  # fmt: skip
     _combine_splits[(rows, heads)](
         scratch.partial, scratch.peak_mass, slots.live, slots.count, scratch.out, slots.base, rows,
         H=heads, HD=head_dim, SPLIT_=SPLIT, N_SPLITS=triton.next_power_of_2(n_splits), num_warps=2,
+        enable_fp_fusion=True,
     )  # fmt: skip
     return scratch.out

@@ -38,6 +38,7 @@ def modulate(
     _modulate[(rows,)](
         h, gate, delta, shift_scale, *norm, out, LAYER_NORM_EPS,
         HAS_DELTA=gated is not None, WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=8,
+        enable_fp_fusion=True,
     )  # fmt: skip
     return out
 
@@ -69,4 +70,5 @@ def rotate_heads(qkv: Tensor, cos: Tensor, sin: Tensor) -> None:
     _rotate_heads[(rows * n_frames,)](
         qkv, cos, sin, n_frames, N=2 * heads, P=size,
         N_BLOCK=triton.next_power_of_2(2 * heads), P_BLOCK=triton.next_power_of_2(size), num_warps=4,
+        enable_fp_fusion=True,
     )  # fmt: skip

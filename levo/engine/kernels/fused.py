@@ -30,8 +30,10 @@ def add_norm(residual: Tensor, delta: Tensor | None, weight: Tensor, eps: float,
     """See levo.engine.twins.add_norm."""
     width = residual.shape[1]
     out = torch.empty_like(residual)
-    block = triton.next_power_of_2(width)
-    _add_norm[(rows,)](residual, delta, weight, out, width, eps, HAS_DELTA=delta is not None, BLOCK_=block, num_warps=8)
+    _add_norm[(rows,)](
+        residual, delta, weight, out, width, eps,
+        HAS_DELTA=delta is not None, BLOCK_=triton.next_power_of_2(width), num_warps=8, enable_fp_fusion=True,
+    )  # fmt: skip
     return out
 
 
@@ -50,7 +52,7 @@ def gate(gate_up: Tensor, rows: int) -> Tensor:
     """See levo.engine.twins.gate."""
     width = gate_up.shape[1] // 2
     out = torch.empty(len(gate_up), width, dtype=gate_up.dtype, device=gate_up.device)
-    _gate[(rows, triton.cdiv(width, BLOCK))](gate_up, out, width, BLOCK_=BLOCK, num_warps=4)
+    _gate[(rows, triton.cdiv(width, BLOCK))](gate_up, out, width, BLOCK_=BLOCK, num_warps=4, enable_fp_fusion=True)
     return out
 
 
@@ -74,7 +76,7 @@ def store_hidden(hidden: Tensor, table: Table, slots: Slots) -> None:
     rows, width = hidden.shape
     _store_hidden[(rows,)](
         hidden, table.pool.data, table.device, slots.live, slots.count, slots.base, table.device.shape[1], width,
-        PAGE_=PAGE, BLOCK_=triton.next_power_of_2(width), num_warps=4,
+        PAGE_=PAGE, BLOCK_=triton.next_power_of_2(width), num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
 
 
@@ -108,5 +110,6 @@ def gather_sub_input(slots: Slots, table1: Tensor, table2: Tensor, hidden: Table
     _gather_sub_input[(rows,)](
         slots.inputs, table1, table2, hidden.pool.data, hidden.device, slots.live, slots.count, out,
         slots.base, hidden.device.shape[1], width, PAGE_=PAGE, BLOCK_=triton.next_power_of_2(width), num_warps=4,
+        enable_fp_fusion=True,
     )  # fmt: skip
     return out

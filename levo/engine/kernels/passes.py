@@ -94,10 +94,10 @@ def attend_pass(
     where = (within * pool.stride(1), unit, pool.stride(0), *units.shape[1:])
     _rotate_and_write[(n, rows)](
         qkv, pool, units, starts, *rope, n, *where,
-        H=heads, HD=head_dim, PAGE_=PAGE, H_BLOCK=triton.next_power_of_2(heads), num_warps=4,
+        H=heads, HD=head_dim, PAGE_=PAGE, H_BLOCK=triton.next_power_of_2(heads), num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
     _attend_pass[(triton.cdiv(n, QUERIES), heads, rows)](
         qkv, pool, units, starts, out, n, *where, head_dim**-0.5,
-        H=heads, HD=head_dim, PAGE_=PAGE, M=QUERIES, N=KEYS, num_warps=4, num_stages=2,
+        H=heads, HD=head_dim, PAGE_=PAGE, M=QUERIES, N=KEYS, num_warps=4, num_stages=2, enable_fp_fusion=True,
     )  # fmt: skip
     return out

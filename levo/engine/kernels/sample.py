@@ -217,7 +217,7 @@ def sample_main(logits: Tensor, slots: Slots, sampling: Sampling) -> None:
         slots.codes, slots.failed, n, logits.stride(0), sampling.window, sampling.cfg, sampling.penalty,
         sampling.temperature, min(sampling.top_k, n), slots.codes.stride(0),
         PURPOSE=PURPOSE_TOKEN << 16, GREEDY=sampling.temperature == 0,
-        BLOCK=triton.next_power_of_2(n - 1), num_warps=32 if n > 4096 else 4,
+        BLOCK=triton.next_power_of_2(n - 1), num_warps=32 if n > 4096 else 4, enable_fp_fusion=True,
     )  # fmt: skip
 
 
@@ -227,5 +227,5 @@ def sample_sub(logits: Tensor, slots: Slots, sampling: Sampling) -> None:
     _sample_sub[(slots.n_used,)](
         logits, slots.live, slots.count, slots.cap, slots.inputs, slots.history, slots.seen, slots.codes, slots.failed,
         n, logits.stride(0), logits.stride(1), sampling.window, sampling.cfg, sampling.penalty, slots.codes.stride(1),
-        BLOCK=triton.next_power_of_2(n - 1), num_warps=32 if n > 4096 else 4,
+        BLOCK=triton.next_power_of_2(n - 1), num_warps=32 if n > 4096 else 4, enable_fp_fusion=True,
     )  # fmt: skip

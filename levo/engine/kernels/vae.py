@@ -58,7 +58,10 @@ def _launch_snake(x: Tensor, params: Tensor, out: Tensor, *, pairs: bool) -> Non
     block = triton.next_power_of_2(channels)
     rows = max(1, ELEMENTS // block)
     grid = (triton.cdiv(n_rows, rows),)
-    _snake[grid](x, params, out, n_rows, PAIRS=pairs, C=channels, C_BLOCK=block, ROWS=rows, num_warps=4)
+    _snake[grid](
+        x, params, out, n_rows,
+        PAIRS=pairs, C=channels, C_BLOCK=block, ROWS=rows, num_warps=4, enable_fp_fusion=True,
+    )  # fmt: skip
 
 
 def snake(x: Tensor, params: Tensor, out: Tensor) -> Tensor:
@@ -102,5 +105,5 @@ def last_conv(x: Tensor, weight: Tensor, out: Tensor) -> None:
     taps, _, width = weight.shape
     _last_conv[(triton.cdiv(n_rows, CONV_ROWS),)](
         x, weight, out, n_rows, N_OUT=len(out), N=width, TAPS=taps, C=channels,
-        C_BLOCK=max(16, triton.next_power_of_2(channels)), ROWS=CONV_ROWS, num_warps=4,
+        C_BLOCK=max(16, triton.next_power_of_2(channels)), ROWS=CONV_ROWS, num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
