@@ -135,11 +135,15 @@ def shard(run: Run, number: Shard) -> None:
 
 
 @app.command()
-def qa(run: Run, number: Shard) -> None:
+def qa(
+    run: Run,
+    number: Shard,
+    processes: Annotated[int, typer.Option(min=1, help="Files measured at once; 0.8 GB of memory each.")] = 1,
+) -> None:
     """Measure the audio of a finished shard, from the files on disk."""
     from levo.reports.qa import qa_shard
 
-    qa_shard(run, number)
+    qa_shard(run, number, processes)
     print(f"{run}/qa/{number:05d}.parquet")
 
 

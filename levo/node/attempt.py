@@ -32,10 +32,11 @@ from levo.node.messages import (
     Returned,
     Want,
 )
-from levo.node.progress import Progress, duration
+from levo.node.progress import Progress
 from levo.node.slurm_job import SlurmJob
 from levo.node.stopping import StopSignals
 from levo.node.tally import Tally
+from levo.pace import duration
 from levo.settings import Settings
 from levo.songs.song import FRAME_RATE, Song
 

@@ -4,6 +4,8 @@ import math
 import time
 from collections.abc import Callable
 
+from levo.pace import duration
+
 EVERY_S = 5.0
 
 
@@ -57,11 +59,3 @@ class Progress:
         if job_left_s < math.inf:
             parts.append(f"the job ends in {duration(max(0.0, job_left_s))}")
         return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from levo.disk import write_json
 from levo.errors import ConfigError
 from levo.node.paths import RunPaths
-from levo.node.progress import duration
+from levo.pace import duration
 from levo.reports.formulas import HOUR_S, MILLION_SONGS_S, Hours, Node, ratio, x_realtime
 from levo.settings import Settings, of_run
 from levo.songs.plan import SHARD_SCHEMA, Calibration, load_calibration

@@ -3,7 +3,11 @@
 A file that cannot be read is a row with the flag `unreadable`; it never stops the others.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +15,20 @@ import numpy as np
 import pyarrow as pa
 
 from levo import measures
-from levo.errors import LevoError
+from levo.errors import LevoError, NodeError
 from levo.measures import Column
 from levo.node.audio import decode_flac, pcm_sha256, read_member
 from levo.node.paths import RunPaths, ShardPaths
 from levo.node.provenance import AUDIO_SCHEMA, PROVENANCE_SCHEMA
 from levo.node.tables import write_table
+from levo.pace import Pace, tell
 from levo.reports.sealed import Row, read_rows
 from levo.settings import QaSettings, of_run
 from levo.songs.song import FRAME_RATE
 
 VERSION = "1"
+FILES_A_PROCESS = 32
+"""At least so many, since a process needs seconds for its imports."""
 PCM_SCALE = 32768.0
 
 PLACE_COLUMNS = (
@@ -70,15 +77,44 @@ FLAGS: dict[str, str] = {name: _WORDS[name] for name in (*_WORST_FIRST, *_WORDS)
 """Every flag and what it means, worst first."""
 
 
-def qa_shard(run_dir: Path, shard: int) -> Path:
-    """`levo qa RUN SHARD`: write RUN/qa/NNNNN.parquet, a row a file. Raises NodeError when the shard is not sealed."""
+def qa_shard(run_dir: Path, shard: int, processes: int = 1, say: Callable[[str], None] = tell) -> Path:
+    """`levo qa RUN SHARD`: write RUN/qa/NNNNN.parquet, a row a file, in the order of audio.parquet.
+
+    say: gets a line of progress every few seconds. Raises NodeError when the shard is not sealed, or a process is lost.
+    """
     thresholds = of_run(run_dir).qa
     paths = RunPaths(run_dir).shard(shard)
     fix = f"run `levo shard {run_dir} {shard}` first"
     songs = {row["song_id"]: row for row in read_rows(paths.provenance, PROVENANCE_SCHEMA, fix)}
-    rows = [measure_file(paths, file, songs[file["song_id"]], thresholds) for file in _files(paths, fix)]
+    files = _files(paths, fix)
+    todo = [(file, songs[file["song_id"]]) for file in files]
+    pace = Pace("files", len(files), say)
+    rows = []
+    for row in _mapped(partial(_measure_one, paths, thresholds), todo, processes):
+        rows.append(row)
+        pace.add()
     write_table(rows, QA_SCHEMA, paths.qa)
     return paths.qa
+
+
+def _mapped(measure: Callable[[tuple[Row, Row]], Row], todo: list[tuple[Row, Row]], processes: int) -> Iterator[Row]:
+    """In their order, in processes where there is work for them."""
+    processes = min(processes, len(todo) // FILES_A_PROCESS)
+    if processes < 2:
+        yield from map(measure, todo)
+        return
+    # Not forked: pyarrow has threads.
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        try:
+            yield from pool.map(measure, todo, chunksize=4)
+        except BrokenProcessPool:
+            fix = "give it more memory (0.8 GB a process), or fewer --processes"
+            where = f"shard {todo[0][1]['shard']}"
+            raise NodeError("a process that measured files was killed", where=where, fix=fix) from None
+
+
+def _measure_one(paths: ShardPaths, thresholds: QaSettings, pair: tuple[Row, Row]) -> Row:
+    return measure_file(paths, *pair, thresholds)
 
 
 def _files(paths: ShardPaths, fix: str) -> list[Row]:

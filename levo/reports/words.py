@@ -1,6 +1,6 @@
 """Numbers as the page says them. Knows no report."""
 
-from levo.node.progress import duration
+from levo.pace import duration
 
 __all__ = ["clock", "count", "decibels", "duration", "figure", "percent", "share"]
 

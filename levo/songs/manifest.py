@@ -9,7 +9,7 @@ import hashlib
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from levo.disk import whole_file
 from levo.errors import ManifestError
+from levo.pace import Pace, tell
 from levo.settings import Settings
 from levo.songs import length
 from levo.songs.fields import Asked, id_of, read_fields
@@ -65,12 +66,18 @@ class CheckSummary:
         return self.n_songs + self.n_rejected
 
 
-def check(manifest: Path, out: Path, encoder: TextEncoder, settings: Settings) -> CheckSummary:
-    """Write OUT/songs.parquet and OUT/rejected.parquet, both or neither. Raises ManifestError if unreadable."""
+def check(
+    manifest: Path, out: Path, encoder: TextEncoder, settings: Settings, say: Callable[[str], None] = tell
+) -> CheckSummary:
+    """Write OUT/songs.parquet and OUT/rejected.parquet, both or neither. Raises ManifestError if unreadable.
+
+    say: gets a line of progress every few seconds.
+    """
     length_file = settings.plan.length_model
     checker = _Checker(manifest, encoder, settings, length.load(Path(length_file) if length_file else None))
     by_reason: Counter[str] = Counter()
     n_songs, frames = 0, 0
+    pace = Pace("rows", None, say)
     with _both(out) as (songs, rejected):
         for row in read_rows(manifest):
             found = checker.song(row)
@@ -80,6 +87,7 @@ def check(manifest: Path, out: Path, encoder: TextEncoder, settings: Settings) -
             else:
                 by_reason[found["reason"]] += 1
                 rejected.add(found)
+            pace.add()
         if not n_songs and not by_reason:
             raise ManifestError("the manifest has no rows", where=str(manifest), fix="write one song a line")
     return CheckSummary(
@@ -141,7 +149,7 @@ class _Checker:
         lyrics, language = self._lyrics(asked)
         description = clean(asked.description or "", "description").replace("\n", " ") or None
         limits = self.encoder.limits
-        lyric_tokens = len(self.encoder.lyric_ids(lyrics)[0])
+        lyric_tokens = self.encoder.n_lyric_tokens(lyrics)
         if lyric_tokens > limits.lyric_tokens:
             raise Refused("too_many_lyric_tokens", n=lyric_tokens, limit=limits.lyric_tokens)
         styles = style_texts(description, asked.gen_type, limits.version)

@@ -134,6 +134,10 @@ class TextEncoder:
             structure.append(latest)
         return tuple(ids), tuple(structure)
 
+    def n_lyric_tokens(self, text: str) -> int:
+        """How many ids lyric_ids gives, without them."""
+        return len(self._lyrics.encode(START + text, add_special_tokens=False))
+
     def style_ids(self, text: str | None) -> tuple[int, ...]:
         """Ids of a style text (see style_texts), start token first; None is the start token alone."""
         return tuple(self._style.encode(START + (text or ""), add_special_tokens=False).ids)

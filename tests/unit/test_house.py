@@ -15,20 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 # Each may import itself and what stands before it. `measures` is a side room: numpy only.
 ROOMS = (
-    "errors",
-    "disk",
-    "settings",
-    "songs",
-    "model",
-    "engine",
-    "measures",
-    "node",
-    "reports",
-    "bench",
-    "cli",
+    "errors", "disk", "pace", "settings", "songs", "model", "engine", "measures", "node", "reports", "bench", "cli",
     "__main__",
-)
-TORCH_FREE = ("errors", "disk", "settings", "songs", "measures", "reports", "cli", "__main__")
+)  # fmt: skip
+TORCH_FREE = ("errors", "disk", "pace", "settings", "songs", "measures", "reports", "cli", "__main__")
 MEASURES_MAY = {"numpy", "pyloudnorm", "levo"}
 MAX_LINES, MAX_SMK_LINES, MAX_FUNCTION, MAX_PARAMETERS = 400, 150, 60, 8
 

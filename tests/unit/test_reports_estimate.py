@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from levo.errors import ConfigError
-from levo.reports.estimate import duration, estimate_run, read_estimate
+from levo.reports.estimate import estimate_run, read_estimate
 from levo.settings import CostSettings, NodeSettings, PlanSettings, Settings, freeze
 from levo.songs.plan import plan_run
 from levo.songs.song import SONG_SCHEMA, Song
@@ -99,10 +99,3 @@ def test_missing_plan_and_foreign_estimate_are_said_in_words(tmp_path: Path) -> 
     (tmp_path / "estimate.json").write_text('{"format": 99}')
     with pytest.raises(ConfigError, match="another format"):
         read_estimate(tmp_path / "estimate.json")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "0 s"), (119, "119 s"), (600, "10 min"), (3 * 3600 + 70, "3 h 01 min")]
-)
-def test_durations_read_as_spoken(seconds: float, words: str) -> None:
-    assert duration(seconds) == words

@@ -1,7 +1,9 @@
 """levo qa and qa.json: measured from the files on disk, whatever state they are in."""
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from fakes.run import CAPPED, FAILS, HOSTILE, RICH, SILENT, make_run
 
 from levo.errors import NodeError
 from levo.measures import COLUMNS
+from levo.reports import qa
 from levo.reports.gather import Run
 from levo.reports.qa import FLAGS, QA_SCHEMA, qa_shard
 from levo.reports.summary import summarise
@@ -143,3 +146,37 @@ def test_summary_spreads_are_those_of_the_rows(finished: Path) -> None:
 def test_hostile_ids_are_only_data(finished: Path) -> None:
     row = next(row for row in rows(finished) if row["song_id"] == HOSTILE)
     assert row["flags"] == [] and "script" not in row["member"]
+
+
+def test_rows_are_the_same_from_several_processes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qa, "FILES_A_PROCESS", 2)
+    before = pq.read_table(run / "qa/00000.parquet")
+    (run / "qa/00000.parquet").unlink()
+    assert pq.read_table(qa_shard(run, 0, processes=2)).equals(before)
+
+
+def test_few_files_are_measured_without_processes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qa, "ProcessPoolExecutor", None)
+    assert qa_shard(run, 0, processes=8).exists()
+
+
+def kill_oneself(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_process_is_said_and_leaves_no_table(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qa, "FILES_A_PROCESS", 2)
+    monkeypatch.setattr(qa, "_measure_one", kill_oneself)
+    (run / "qa/00000.parquet").unlink()
+    with pytest.raises(NodeError, match="a process that measured files was killed") as caught:
+        qa_shard(run, 0, processes=2)
+    assert caught.value.where == "shard 0" and "memory" in caught.value.fix
+    assert not (run / "qa/00000.parquet").exists()
+
+
+def test_long_measuring_says_how_far_it_is(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("levo.pace.EVERY_S", 0.0)
+    said: list[str] = []
+    qa_shard(run, 0, say=said.append)
+    n = len([row for row in rows(run) if row["shard"] == 0])
+    assert len(said) == n and said[-1].startswith(f"{n} of {n} files, ") and said[-1].endswith("0 s left")

@@ -26,6 +26,12 @@ def test_decomposed_text_has_the_ids_of_composed_text(tmp_path: Path) -> None:
     assert encoder.lyric_ids("[verse] cafe\u0301") == encoder.lyric_ids("[verse] caf\u00e9")
 
 
+@pytest.mark.parametrize("text", ["", ".", "[verse] né ; [chorus] 歌", "[intro-short] ; [verse] la. la"])
+def test_ids_are_counted_as_they_are_given(tmp_path: Path, text: str) -> None:
+    encoder = TextEncoder(write_text_files(tmp_path))
+    assert encoder.n_lyric_tokens(text) == len(encoder.lyric_ids(text)[0])
+
+
 def test_unconditional_row_depends_on_no_song(tmp_path: Path) -> None:
     encoder = TextEncoder(write_text_files(tmp_path))
     made = [encoder.prepare("[verse] a", "Pop", "mixed"), encoder.prepare("[chorus] b", None, "separate")]
