@@ -25,6 +25,8 @@ def launched(root: Path) -> set[str]:
     return {ast.unparse(f.value) for f in calls if isinstance(f, ast.Subscript)}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("capability", SHARED_BYTES)
 def test_every_kernel_compiles_and_fits(capability: str, root: Path, tmp_path: Path) -> None:
     path = os.pathsep.join([str(root), str(root / "tests"), os.environ.get("PYTHONPATH", "")])
