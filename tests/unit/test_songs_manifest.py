@@ -231,6 +231,14 @@ def test_an_unreadable_manifest_leaves_the_old_files_and_no_others(run: Callable
         assert pq.read_table(tmp_path / "out" / "songs.parquet").to_pylist() == before
 
 
+def test_a_long_check_says_how_far_it_is(tmp_path: Path, encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("levo.pace.EVERY_S", 0.0)
+    (tmp_path / "m.jsonl").write_bytes(lines({"song_id": "a", "lyrics": "[verse] Sea"}, {"song_id": "b"}))
+    said: list[str] = []
+    check(tmp_path / "m.jsonl", tmp_path / "out", encoder, Settings(), said.append)
+    assert len(said) == 2 and said[-1].startswith("2 rows, "), "refused rows count too"
+
+
 def test_documentation_has_the_table_of_reasons() -> None:
     page = (CONFIG.parent / "docs" / "manifest.md").read_text(encoding="utf-8")
     rows = [f"| `{code}` | {reason.sentence} | {reason.fix} |" for code, reason in REASONS.items()]

@@ -52,13 +52,13 @@ def test_what_each_rule_asks_slurm_for(done: Clone, finished: Clone, slurm: Fake
     asked = {rule_of(words): without_paths(words) for words in slurm.submissions()}
     alone = "--exclusive --signal=TERM@300 --open-mode=append"
     node = f"--requeue --cpus-per-task=288 {alone} -D ROOT --gres=gpu:4"
-    one, eight = (f"--requeue --ntasks=1 --cpus-per-task={n} -D ROOT" for n in (1, 8))
+    one, sixteen = (f"--requeue --ntasks=1 --cpus-per-task={n} -D ROOT" for n in (1, 16))
     shard = re.sub(r".*_", "", asked["generate"][asked["generate"].index("--comment") + 1])
     number = re.sub(r".*_", "", asked["qa"][asked["qa"].index("--comment") + 1])
     expected = {
         "check": f"{SBATCH.format('check', 'cpu', 120, '', 8000)} {one}",
         "generate": f"{SBATCH.format(f'generate_wildcards_{shard}', 'normal', 1440, '-C gh200 ', 800000)} {node}",
-        "qa": f"{SBATCH.format(f'qa_wildcards_{number}', 'cpu', 480, '', 8000)} {eight}",
+        "qa": f"{SBATCH.format(f'qa_wildcards_{number}', 'cpu', 240, '', 16000)} {sixteen}",
         "report": f"{SBATCH.format('report', 'cpu', 120, '', 8000)} {one}",
     }
     assert {rule: " ".join(words) for rule, words in asked.items()} == expected
