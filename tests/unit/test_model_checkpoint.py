@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -193,3 +195,13 @@ def test_a_write_that_fails_leaves_no_model(tmp_path: Path) -> None:
 def test_others_may_read_the_weights(tiny_dir: Path) -> None:
     modes = {path.stat().st_mode for path in tiny_dir.rglob("*") if path.is_file()}
     assert len(modes) == 1
+
+
+def test_loading_does_not_bring_the_compiler(tiny_dir: Path, root: Path) -> None:
+    """torch._dynamo takes longer to import than a tiny model to load, in every rank of every shard."""
+    code = (
+        "import pathlib, sys, torch; from levo.model.checkpoint import load; "
+        "load(pathlib.Path(sys.argv[1]), 'cpu', torch.float32); print('torch._dynamo' in sys.modules)"
+    )
+    said = subprocess.check_output([sys.executable, "-c", code, str(tiny_dir)], cwd=root, text=True)
+    assert said.strip() == "False"
