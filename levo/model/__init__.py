@@ -3,7 +3,7 @@
 Where to look:
 
 * the networks: lm, prefix, pattern, oracle (the plain generation of one song), codec, flow, estimator, vae,
-  table (for weights to be loaded)
+  table (embeddings)
 * their shapes: config, codec_config, memory (what fits on a GPU)
 * a model directory: identity (what it is), folder, checkpoint (to modules and back), codec_weights, fused,
   tensor_files, tensor_writer, inventory

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from levo.model.codec_config import CodecConfig
-from levo.model.table import empty_table
+from levo.model.table import embedding_table
 
 LAYER_NORM_EPS = 1e-5
 ROTARY_BASE = 10000.0
@@ -147,7 +147,7 @@ class Estimator(nn.Module):
         super().__init__()
         self.config = config
         self.scale_shift_table = nn.Parameter(torch.empty(2, config.dim))
-        self.wpe = empty_table(config.window, config.dim)
+        self.wpe = embedding_table(config.window, config.dim)
         self.h = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.ln_f = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPS)
         self.proj_out = Linear(config.dim, config.dim)

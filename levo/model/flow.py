@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from levo.model.codec_config import BGM, VOCAL, CodecConfig
 from levo.model.codec_weights import cast_matrices, fold_weight_norm, take_over, without
 from levo.model.estimator import Estimator, Linear, TransposedLinear
-from levo.model.table import empty_table
+from levo.model.table import embedding_table
 
 SIGMA_MIN = 1e-4
 PADDING, CONTEXT, GENERATE = 0, 1, 2
@@ -47,7 +47,7 @@ class Quantizer(nn.Module):
 
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
-        self.codebook = empty_table(config.code_size, config.code_dim)
+        self.codebook = embedding_table(config.code_size, config.code_dim)
         self.out_proj = Linear(config.code_dim, config.cond_dim)
 
     def forward(self, codes: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class Flow(nn.Module):
         self.config = config
         self.rvq_bestrq_emb = _QuantizerList(config)
         self.rvq_bestrq_bgm_emb = _QuantizerList(config)
-        self.mask_emb = empty_table(3, config.mask_dim)
+        self.mask_emb = embedding_table(3, config.mask_dim)
         self.normfeat = Statistics(config)
         self.zero_cond_embedding1 = nn.Parameter(torch.empty(config.cond_dim))
         self.cfm_wrapper = _Wrapper(Estimator(config))

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from levo.errors import ModelError
 from levo.model.config import LMConfig
-from levo.model.table import empty_table
+from levo.model.table import embedding_table
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q, k, v) -> attended values; all [N, H, hd], q and k already rotated."""
@@ -148,8 +148,8 @@ class LyricTables(nn.Module):
 
     def __init__(self, rows: int, structure_rows: int, dim: int) -> None:
         super().__init__()
-        self.output_proj = empty_table(rows, dim)
-        self.structure_emb = empty_table(structure_rows, dim)
+        self.output_proj = embedding_table(rows, dim)
+        self.structure_emb = embedding_table(structure_rows, dim)
 
 
 class StyleTable(nn.Module):
@@ -157,7 +157,7 @@ class StyleTable(nn.Module):
 
     def __init__(self, rows: int, dim: int) -> None:
         super().__init__()
-        self.output_proj = empty_table(rows, dim)
+        self.output_proj = embedding_table(rows, dim)
 
 
 class PromptTables(nn.Module):
@@ -165,7 +165,7 @@ class PromptTables(nn.Module):
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
-        self.emb = nn.ModuleList(empty_table(config.code_size + 2, config.dim) for _ in range(config.code_depth))
+        self.emb = nn.ModuleList(embedding_table(config.code_size + 2, config.dim) for _ in range(config.code_depth))
         self.EOT_emb = nn.Parameter(torch.zeros(1, config.dim))
         self.layer2_EOT_emb = nn.Parameter(torch.zeros(1, config.dim))
 
@@ -191,8 +191,8 @@ class LM(nn.Module):
         super().__init__()
         d, codes = config.dim, config.code_size
         self.config = config
-        self.emb = nn.ModuleList([empty_table(codes + 2, d)])
-        self.layer2_emb = nn.ModuleDict({"1": empty_table(codes + 2, d), "2": empty_table(codes + 2, d)})
+        self.emb = nn.ModuleList([embedding_table(codes + 2, d)])
+        self.layer2_emb = nn.ModuleDict({"1": embedding_table(codes + 2, d), "2": embedding_table(codes + 2, d)})
         main = Transformer(config, config.num_layers, config.rope_theta)
         self.transformer = _Stage(main, nn.Linear(d, codes + 1, bias=False))
         self.transformer2 = _Stage(Transformer(config, config.num_layers_sub, config.rope_theta_sub))
