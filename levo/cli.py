@@ -36,15 +36,12 @@ def main() -> None:
     """Run a verb; say what a user can mend in plain lines."""
     try:
         app()
-    except LevoError as error:
-        print(error, file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
-    except OSError as error:
-        refused = refusal(error)
-        if refused is None:
+    except (LevoError, OSError) as error:
+        known = refusal(error) if isinstance(error, OSError) else error
+        if known is None:
             raise
-        print(refused, file=sys.stderr)
-        raise SystemExit(refused.exit_code) from None
+        print(known, file=sys.stderr)
+        raise SystemExit(known.exit_code) from None
 
 
 def _version(wanted: bool) -> None:

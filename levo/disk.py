@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from levo.errors import NodeError
+from levo.errors import DISK_FIX, NodeError
 
 TEMPORARY = ".tmp"
 """End of a temporary name; such names also begin with a dot. What has one does not count."""
@@ -55,8 +55,7 @@ def write_whole(path: Path, content: bytes) -> None:
     try:
         write_bytes(path, content)
     except OSError as error:
-        fix = "look after the file system (space, quota, rights), then run the same command again"
-        raise NodeError(f"cannot write: {error.strerror}", where=str(path), fix=fix) from None
+        raise NodeError(f"cannot write: {error.strerror}", where=str(path), fix=DISK_FIX) from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -63,6 +63,7 @@ class FailedForGood(NodeError):
     """Another attempt at the shard would end like this one, until somebody mends the cause."""
 
 
+DISK_FIX = "look after the file system (space, quota, rights, mount), then run the same command again"
 _REFUSALS = {
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE,
     errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
@@ -73,8 +74,4 @@ def refusal(error: OSError) -> NodeError | None:
     """What a file system refuses: space, quota, rights, a file where a folder should be. None: a fault of ours."""
     if error.errno not in _REFUSALS:
         return None
-    return NodeError(
-        f"the file system refuses: {error.strerror}",
-        where=str(error.filename or ""),
-        fix="look after it (space, quota, rights, mount), then run the same command again",
-    )
+    return NodeError(f"the file system refuses: {error.strerror}", where=str(error.filename or ""), fix=DISK_FIX)

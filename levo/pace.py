@@ -6,22 +6,11 @@ from collections.abc import Callable
 EVERY_S = 10.0
 
 
-def tell(line: str) -> None:
-    """Print at once, into a pipe or a log too."""
-    print(line, flush=True)
-
-
 class Pace:
     """unit: what is counted.  total: how many there will be; None where nobody knows before the end."""
 
-    def __init__(
-        self,
-        unit: str,
-        total: int | None,
-        say: Callable[[str], None] = tell,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.unit, self.total, self.say, self.clock = unit, total, say, clock
+    def __init__(self, unit: str, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.unit, self.total, self.clock = unit, total, clock
         self.n = 0
         self.started = self.spoken = clock()
 
@@ -31,7 +20,7 @@ class Pace:
         now = self.clock()
         if now - self.spoken >= EVERY_S:
             self.spoken = now
-            self.say(self.line(now - self.started))
+            print(self.line(now - self.started), flush=True)  # into a pipe or a log too
 
     def line(self, elapsed_s: float) -> str:
         """120 of 500 files, 1.5 a second, 4 min left."""

@@ -21,7 +21,7 @@ from levo.node.audio import decode_flac, pcm_sha256, read_member
 from levo.node.paths import RunPaths, ShardPaths
 from levo.node.provenance import AUDIO_SCHEMA, PROVENANCE_SCHEMA
 from levo.node.tables import write_table
-from levo.pace import Pace, tell
+from levo.pace import Pace
 from levo.reports.sealed import Row, read_rows
 from levo.settings import QaSettings, of_run
 from levo.songs.song import FRAME_RATE
@@ -77,44 +77,40 @@ FLAGS: dict[str, str] = {name: _WORDS[name] for name in (*_WORST_FIRST, *_WORDS)
 """Every flag and what it means, worst first."""
 
 
-def qa_shard(run_dir: Path, shard: int, processes: int = 1, say: Callable[[str], None] = tell) -> Path:
+def qa_shard(run_dir: Path, shard: int, processes: int = 1) -> Path:
     """`levo qa RUN SHARD`: write RUN/qa/NNNNN.parquet, a row a file, in the order of audio.parquet.
 
-    say: gets a line of progress every few seconds. Raises NodeError when the shard is not sealed, or a process is lost.
+    Raises NodeError when the shard is not sealed, or a process is lost.
     """
     thresholds = of_run(run_dir).qa
     paths = RunPaths(run_dir).shard(shard)
     fix = f"run `levo shard {run_dir} {shard}` first"
     songs = {row["song_id"]: row for row in read_rows(paths.provenance, PROVENANCE_SCHEMA, fix)}
     files = _files(paths, fix)
-    todo = [(file, songs[file["song_id"]]) for file in files]
-    pace = Pace("files", len(files), say)
+    measure = partial(measure_file, paths, thresholds=thresholds)
+    pace = Pace("files", len(files))
     rows = []
-    for row in _mapped(partial(_measure_one, paths, thresholds), todo, processes):
+    for row in _mapped(measure, files, [songs[file["song_id"]] for file in files], processes):
         rows.append(row)
         pace.add()
     write_table(rows, QA_SCHEMA, paths.qa)
     return paths.qa
 
 
-def _mapped(measure: Callable[[tuple[Row, Row]], Row], todo: list[tuple[Row, Row]], processes: int) -> Iterator[Row]:
+def _mapped(measure: Callable[[Row, Row], Row], files: list[Row], songs: list[Row], processes: int) -> Iterator[Row]:
     """In their order, in processes where there is work for them."""
-    processes = min(processes, len(todo) // FILES_A_PROCESS)
+    processes = min(processes, len(files) // FILES_A_PROCESS)
     if processes < 2:
-        yield from map(measure, todo)
+        yield from map(measure, files, songs)
         return
     # Not forked: pyarrow has threads.
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         try:
-            yield from pool.map(measure, todo, chunksize=4)
+            yield from pool.map(measure, files, songs, chunksize=4)
         except BrokenProcessPool:
             fix = "give it more memory (0.8 GB a process), or fewer --processes"
-            where = f"shard {todo[0][1]['shard']}"
+            where = f"shard {songs[0]['shard']}"
             raise NodeError("a process that measured files was killed", where=where, fix=fix) from None
-
-
-def _measure_one(paths: ShardPaths, thresholds: QaSettings, pair: tuple[Row, Row]) -> Row:
-    return measure_file(paths, *pair, thresholds)
 
 
 def _files(paths: ShardPaths, fix: str) -> list[Row]:

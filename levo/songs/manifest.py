@@ -9,7 +9,7 @@ import hashlib
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from levo.disk import whole_file
 from levo.errors import ManifestError
-from levo.pace import Pace, tell
+from levo.pace import Pace
 from levo.settings import Settings
 from levo.songs import length
 from levo.songs.fields import Asked, id_of, read_fields
@@ -66,18 +66,13 @@ class CheckSummary:
         return self.n_songs + self.n_rejected
 
 
-def check(
-    manifest: Path, out: Path, encoder: TextEncoder, settings: Settings, say: Callable[[str], None] = tell
-) -> CheckSummary:
-    """Write OUT/songs.parquet and OUT/rejected.parquet, both or neither. Raises ManifestError if unreadable.
-
-    say: gets a line of progress every few seconds.
-    """
+def check(manifest: Path, out: Path, encoder: TextEncoder, settings: Settings) -> CheckSummary:
+    """Write OUT/songs.parquet and OUT/rejected.parquet, both or neither. Raises ManifestError if unreadable."""
     length_file = settings.plan.length_model
     checker = _Checker(manifest, encoder, settings, length.load(Path(length_file) if length_file else None))
     by_reason: Counter[str] = Counter()
     n_songs, frames = 0, 0
-    pace = Pace("rows", None, say)
+    pace = Pace("rows", None)
     with _both(out) as (songs, rejected):
         for row in read_rows(manifest):
             found = checker.song(row)

@@ -15,7 +15,7 @@ import pytest
 if importlib.util.find_spec("triton") is None:  # not imported: the tests beside this one interpret
     pytest.skip("Triton is not installed: pip install triton", allow_module_level=True)
 SHARED_BYTES = {"80": 163 * 1024, "90": 227 * 1024}
-"""What a block may have, by compute capability: A100; H200 and GH200 (CUDA C++ Programming Guide, table 30)."""
+"""What a block may have on A100; on H200 and GH200 (CUDA C++ Programming Guide, compute capabilities)."""
 
 
 def launched(root: Path) -> set[str]:

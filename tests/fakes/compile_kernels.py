@@ -13,16 +13,20 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from levo.bench.random_checkpoint import VAE_JSON, full_codec
 from levo.bench.sizes import v2_large
 from levo.engine import kernels
-from levo.engine.pages import PAGE, Pool, Table, unit_shape
+from levo.engine.flow_solver import HEAD_MULTIPLE
+from levo.engine.pages import PAGE, Pool, Table, layers_per_unit, pages_for, unit_shape
 from levo.engine.request import Sampling
 from levo.engine.slots import Slots
+from levo.engine.vae_decoder import LAST_CHANNELS
+from levo.model.codec_config import VAEConfig
 
 META = torch.device("meta")  # shapes alone: a launch is a compilation here
 TYPES = {torch.float16: "fp16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64", torch.uint8: "u8"}
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
-SLOTS, ROWS, POSITIONS = 50, 128, 8192
+SLOTS, ROWS = 50, 128
 
 
 def type_of(value: object) -> str:
@@ -54,37 +58,46 @@ def single(*shape: int) -> torch.Tensor:
 
 def compile_tick() -> None:
     """What a tick and a pass launch."""
-    config = v2_large()
-    heads, head_dim, width = config.num_heads, config.head_dim, config.dim
-    pages = Table(Pool(4, unit_shape(config), half(1)), ROWS, POSITIONS // PAGE, 2)
-    hidden = Table(Pool(4, (PAGE, width), half(1)), ROWS, POSITIONS // PAGE, 1)
-    main, sub = (Slots.empty(config, ROWS // 2, SLOTS, books, 952, 1202, META) for books in (1, 2))
-    rope = half(POSITIONS, head_dim), half(POSITIONS, head_dim)
-    kernels.add_norm(half(ROWS, width), half(ROWS, width), half(width), 1e-5, 2 * SLOTS)
-    kernels.add_norm(half(ROWS, width), None, half(width), 1e-5, 2 * SLOTS)
+    config, sampling = v2_large(), Sampling()
+    heads, width = (config.num_heads, config.head_dim), config.dim
+    n_positions = config.prefix_len + config.max_frames + config.max_delay
+    n_pages, parts = pages_for(n_positions), config.num_layers // layers_per_unit(config)
+    pages = Table(Pool(4, unit_shape(config), half(1)), ROWS, n_pages, parts)
+    hidden = Table(Pool(4, (PAGE, width), half(1)), ROWS, n_pages, 1)
+    main, sub = (
+        Slots.empty(config, ROWS // 2, SLOTS, books, config.prefix_len, sampling.window, META) for books in (1, 2)
+    )
+    rope = half(n_positions, config.head_dim), half(n_positions, config.head_dim)
+    for delta in (half(ROWS, width), None):
+        kernels.add_norm(half(ROWS, width), delta, half(width), 1e-5, 2 * SLOTS)
     kernels.gate(half(ROWS, 2 * config.intermediate_size), 2 * SLOTS)
-    scratch = kernels.scratch(SLOTS, ROWS, heads, head_dim, POSITIONS, half(1))
-    kernels.attend(half(ROWS, 3, heads, head_dim), pages, 1, main, rope, scratch)
+    scratch = kernels.scratch(SLOTS, ROWS, *heads, n_positions, half(1))
+    kernels.attend(half(ROWS, 3, *heads), pages, 1, main, rope, scratch)
     starts = torch.zeros(2, dtype=torch.int32, device=META)
-    kernels.attend_pass(half(2, 256, 3, heads, head_dim), pages.pool.data, pages.device[:2], 1, starts, rope)
+    kernels.attend_pass(half(2, config.max_delay, 3, *heads), pages.pool.data, pages.device[:2], 1, starts, rope)
     kernels.store_hidden(half(ROWS, width), hidden, main)
-    kernels.gather_sub_input(sub, half(config.code_size + 2, width), half(config.code_size + 2, width), hidden)
-    n_logits = config.code_size + 64
-    for sampling in (Sampling(), Sampling(temperature=0)):
-        kernels.sample_main(half(ROWS, n_logits), main, sampling)
-    kernels.sample_sub(half(ROWS, 2, n_logits), sub, Sampling())
+    tables = half(config.code_size + 2, width), half(config.code_size + 2, width)
+    kernels.gather_sub_input(sub, *tables, hidden)
+    n_logits = config.code_size + 64  # the head's rows are padded
+    for chosen in (sampling, Sampling(temperature=0)):
+        kernels.sample_main(half(ROWS, n_logits), main, chosen)
+    kernels.sample_sub(half(ROWS, 2, n_logits), sub, sampling)
 
 
 def compile_codec() -> None:
     """What a window launches."""
-    width, norm = 2200, (single(2200), single(2200))
-    for gated in ((single(width), half(2000, width)), None):
-        kernels.modulate(single(2000, width), gated, single(2, width), norm, torch.float16)
-    kernels.rotate_heads(half(2, 1000, 3, 20, 112), single(1000, 56), single(1000, 56))
-    for channels in (128, 2048):
-        kernels.snake(half(1000, channels), single(3, channels), half(1000, channels))
-        kernels.snake_pairs(half(1000, channels), single(3, channels))
-    kernels.last_conv(half(48000, 128), half(7, 128, 16), single(2, 48000))
+    codec = full_codec(VAEConfig.from_upstream(VAE_JSON))
+    width, n = codec.dim, 2 * codec.window
+    norm = single(width), single(width)
+    for gated in ((single(width), half(n, width)), None):
+        kernels.modulate(single(n, width), gated, single(2, width), norm, torch.float16)
+    size = -(-codec.head_dim // HEAD_MULTIPLE) * HEAD_MULTIPLE
+    turns = single(codec.window, size // 2), single(codec.window, size // 2)
+    kernels.rotate_heads(half(2, codec.window, 3, codec.heads, size), *turns)
+    for channels in {codec.vae.channels * multiplier for multiplier in codec.vae.multipliers}:
+        kernels.snake(half(n, channels), single(3, channels), half(n, channels))
+        kernels.snake_pairs(half(n, channels), single(3, channels))
+    kernels.last_conv(half(n, codec.vae.channels), half(7, codec.vae.channels, LAST_CHANNELS), single(2, n))
 
 
 if __name__ == "__main__":

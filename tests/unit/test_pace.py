@@ -1,40 +1,45 @@
 """Lines of progress, and spans of time in words."""
 
+from collections.abc import Callable
+
 import pytest
 from fakes.run import Clock
 
 from levo.pace import EVERY_S, Pace, duration
 
-
-def test_a_line_every_few_seconds_says_how_far_how_fast_and_how_long() -> None:
-    clock, said = Clock(), list[str]()
-    pace = Pace("files", 5000, said.append, clock)
-    for _ in range(60):
-        clock.pass_s(0.25)
-        pace.add()
-    assert said == ["40 of 5,000 files, 4 a second, 21 min left"]
-    for _ in range(100):
-        clock.pass_s(EVERY_S)
-        pace.add()
-    assert len(said) == 101, "one is not silent for long"
+Counted = Callable[[Pace, int, float], list[str]]
 
 
-def test_where_the_end_is_not_known_no_time_left_is_claimed() -> None:
-    clock, said = Clock(), list[str]()
-    pace = Pace("rows", None, said.append, clock)
-    for _ in range(30_000):
-        clock.pass_s(1 / 2500)
-        pace.add()
-    assert said[-1].endswith("rows, 2,500 a second")
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
-def test_a_short_loop_is_silent() -> None:
-    clock, said = Clock(), list[str]()
-    pace = Pace("rows", 3, said.append, clock)
-    for _ in range(3):
-        clock.pass_s(1)
-        pace.add()
-    assert said == []
+@pytest.fixture
+def counted(clock: Clock, capsys: pytest.CaptureFixture[str]) -> Counted:
+    """What it prints while n more are done, each in so many seconds."""
+
+    def count(pace: Pace, n: int, each_s: float) -> list[str]:
+        for _ in range(n):
+            clock.pass_s(each_s)
+            pace.add()
+        return capsys.readouterr().out.splitlines()
+
+    return count
+
+
+def test_a_line_every_few_seconds_says_how_far_how_fast_and_how_long(clock: Clock, counted: Counted) -> None:
+    pace = Pace("files", 5000, clock)
+    assert counted(pace, 60, 0.25) == ["40 of 5,000 files, 4 a second, 21 min left"]
+    assert len(counted(pace, 100, EVERY_S)) == 100, "one is not silent for long"
+
+
+def test_where_the_end_is_not_known_no_time_left_is_claimed(clock: Clock, counted: Counted) -> None:
+    assert counted(Pace("rows", None, clock), 30_000, 1 / 2500)[-1].endswith("rows, 2,500 a second")
+
+
+def test_a_short_loop_is_silent(clock: Clock, counted: Counted) -> None:
+    assert counted(Pace("rows", 3, clock), 3, 1) == []
 
 
 @pytest.mark.parametrize(

@@ -160,13 +160,13 @@ def test_few_files_are_measured_without_processes(run: Path, monkeypatch: pytest
     assert qa_shard(run, 0, processes=8).exists()
 
 
-def kill_oneself(*_: object) -> None:
+def kill_oneself(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_killed_process_is_said_and_leaves_no_table(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qa, "FILES_A_PROCESS", 2)
-    monkeypatch.setattr(qa, "_measure_one", kill_oneself)
+    monkeypatch.setattr(qa, "measure_file", kill_oneself)
     (run / "qa/00000.parquet").unlink()
     with pytest.raises(NodeError, match="a process that measured files was killed") as caught:
         qa_shard(run, 0, processes=2)
@@ -174,9 +174,11 @@ def test_a_killed_process_is_said_and_leaves_no_table(run: Path, monkeypatch: py
     assert not (run / "qa/00000.parquet").exists()
 
 
-def test_long_measuring_says_how_far_it_is(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_measuring_says_how_far_it_is(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("levo.pace.EVERY_S", 0.0)
-    said: list[str] = []
-    qa_shard(run, 0, say=said.append)
+    qa_shard(run, 0)
+    said = capsys.readouterr().out.splitlines()
     n = len([row for row in rows(run) if row["shard"] == 0])
     assert len(said) == n and said[-1].startswith(f"{n} of {n} files, ") and said[-1].endswith("0 s left")

@@ -231,11 +231,12 @@ def test_an_unreadable_manifest_leaves_the_old_files_and_no_others(run: Callable
         assert pq.read_table(tmp_path / "out" / "songs.parquet").to_pylist() == before
 
 
-def test_a_long_check_says_how_far_it_is(tmp_path: Path, encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_check_says_how_far_it_is(
+    run: Callable[..., Checked], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("levo.pace.EVERY_S", 0.0)
-    (tmp_path / "m.jsonl").write_bytes(lines({"song_id": "a", "lyrics": "[verse] Sea"}, {"song_id": "b"}))
-    said: list[str] = []
-    check(tmp_path / "m.jsonl", tmp_path / "out", encoder, Settings(), said.append)
+    run(lines({"song_id": "a", "lyrics": "[verse] Sea"}, {"song_id": "b"}))
+    said = capsys.readouterr().out.splitlines()
     assert len(said) == 2 and said[-1].startswith("2 rows, "), "refused rows count too"
 
 

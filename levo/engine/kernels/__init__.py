@@ -3,7 +3,7 @@ levo.engine.twins and levo.engine.codec_twins.
 
 Imported on a GPU only (or under Triton's interpreter, for tests). Nothing here is tuned at run time: block sizes
 are constants, because a choice made by timing could change bits between two runs. For the same reason every launch says
-enable_fp_fusion (a product and a sum in one rounding): Triton's default for it changes with version 3.10.
+enable_fp_fusion (a product and a sum in one rounding): Triton 3.9 announces another default for 3.10.
 """
 
 from levo.engine.kernels.attention import attend, scratch
